@@ -41,6 +41,12 @@ def _cache_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["RAYSL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """What a test draws does not depend on the tests before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Faults of the file system `faulty://`, without the pauses before a try."""

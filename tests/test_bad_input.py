@@ -229,6 +229,7 @@ def edit_meta(run: RunFolder, **changes: object) -> None:
 SAME = f"pretrain {' '.join(SMALL)} name=old"
 
 
+@pytest.mark.thorough
 def test_a_name_that_is_taken_says_what_differs(refused: Refused, run: RunFolder) -> None:
     told = refused(f"{SAME} optim.lr=0.7 seed=3")
     assert told.splitlines()[0] == f"a run named 'old' with other settings is in {run.uri}:"
@@ -238,6 +239,7 @@ def test_a_name_that_is_taken_says_what_differs(refused: Refused, run: RunFolder
     assert told.splitlines()[-1] == "give this one another name=, or go back to those settings to resume it"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -255,6 +257,7 @@ def test_a_checkpoint_that_cannot_be_resumed_is_found_before_training(
     assert re.fullmatch(message, refused(SAME))
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_in_use_is_left_alone(refused: Refused, run: RunFolder) -> None:
     with own_folder(run):
         told = refused(SAME)
@@ -293,6 +296,7 @@ def test_benchmark_refuses(refused: Refused, run: RunFolder, words: str, message
     assert re.fullmatch(message, refused(f"benchmark {words}"))
 
 
+@pytest.mark.thorough
 def test_a_backbone_whose_weights_are_not_finite_is_not_measured(refused: Refused, run: RunFolder, here: Path) -> None:
     config = load_config("quickstart", [*SMALL])
     state = TrainState.create(Setup.of(config, 64))
@@ -302,6 +306,7 @@ def test_a_backbone_whose_weights_are_not_finite_is_not_measured(refused: Refuse
     assert re.fullmatch(r"1 of the \d+ tensors of the backbone in .*/checkpoint have values that .*: .*", told)
 
 
+@pytest.mark.thorough
 def test_benchmark_extract_and_cluster_refuse_another_format(refused: Refused, run: RunFolder) -> None:
     edit_meta(run, format=99)
     for command in ("benchmark", "extract", "cluster"):
@@ -315,6 +320,7 @@ def test_benchmarks_that_are_asked_for_need_labels_which_is_found_before_trainin
     )
 
 
+@pytest.mark.thorough
 def test_benchmarks_need_labels(refused: Refused, here: Path) -> None:
     config = load_config("quickstart", [*SMALL, "data=image_folder", "data.path=flat"])
     TrainState.create(Setup.of(config, 64)).save(here / "checkpoint", {})
@@ -361,6 +367,7 @@ def test_odd_images_become_views_like_any_other(here: Path) -> None:
     assert list(views.shape) == [3, 2, 3, 16, 16]
 
 
+@pytest.mark.thorough
 def test_an_expected_metric_that_nobody_measured_fails_a_finished_run(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

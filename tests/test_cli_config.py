@@ -147,6 +147,7 @@ def test_version_is_told(console: Console) -> None:
     assert out.startswith("raysl ")
 
 
+@pytest.mark.thorough
 def test_printed_config_loads_back_with_and_without_its_comments(console: Console, tiny: str, tmp_path: Path) -> None:
     code, out, err = console("config", tiny, "optim.lr=1e-3", "name=x")
     assert (code, err) == (0, "")
@@ -178,6 +179,7 @@ def test_json_has_null_for_numbers_that_it_has_not(capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == [{"loss": None, "step_s": [None, 0.5]}]
 
 
+@pytest.mark.thorough
 def test_the_page_of_views_is_written_and_its_path_printed(console: Console, tmp_path: Path) -> None:
     page = tmp_path / "views.html"
     few = ("data=photos", "data.size=16", "data.num_train=4", "--num", "1", "--epochs", "3", "--out", str(page))
@@ -186,6 +188,7 @@ def test_the_page_of_views_is_written_and_its_path_printed(console: Console, tmp
     assert page.read_text().count("<img") == 1 + 3 * 2
 
 
+@pytest.mark.thorough
 def test_every_packaged_run_loads() -> None:
     runs = [name for name in config_names() if not name.startswith(("data/", "digits/", "sweep/"))]
     assert cli.DEFAULT_CONFIG in runs

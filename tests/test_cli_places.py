@@ -94,6 +94,7 @@ def test_names_win_over_folders_and_classes_are_no_paths(here: Path) -> None:
     assert not is_place("package.module:Net")
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_by_its_folder_where_it_lies_now(here: Path) -> None:
     config = load_run(["runs/x"], low_resource=False)
     assert (config.name, config.storage, config.train.epochs) == ("x", str(here / "runs"), 7)
@@ -188,6 +189,7 @@ def test_a_sweep_is_printed_with_the_meaning_of_each_setting_and_loads_back(cons
     assert load_sweep("printed.yaml") == (load_sweep("sweep/quickstart", ["trials=9", "name=mine"])[0], [])
 
 
+@pytest.mark.thorough
 def test_name_and_storage_of_a_sweep_stand_in_its_file_and_the_command_line_wins(here: Path) -> None:
     (here / "search.yaml").write_text("name: mine\nstorage: here\nspace: {optim.lr: {choice: [0.1, 0.2]}}\n")
     assert load_sweep("search.yaml")[0].name == "mine"

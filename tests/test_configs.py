@@ -14,6 +14,7 @@ from raysl.schedule import Step
 from raysl.sweeps.load import load_starts, load_sweep
 from tests.methods.properties import METHODS
 from tests.small_copy import SmallCopy
+from tests.tiers import each
 
 SWEEPS = [name for name in config_names() if name.startswith("sweep/")]
 FRAGMENTS = [name for name in config_names() if name.startswith("data/")]
@@ -26,7 +27,8 @@ STEPPED |= {f"digits/{name}" for name in METHODS}
 """Recipes whose small copies are stepped where their facts are measured, and where all methods train on digits."""
 
 
-@pytest.mark.parametrize("name", [name for name in RUNS if name not in STEPPED])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", each((name for name in RUNS if name not in STEPPED), now=("quickstart", "small/dino")))
 def test_a_step_of_every_config_has_a_finite_loss_and_gradient(name: str) -> None:
     SmallCopy.of(name).forward_and_backward()
 
@@ -81,6 +83,7 @@ def test_imagenet100_has_100_classes_of_the_folder_of_imagenet(tmp_path: Path) -
     assert (split.num_samples, split.classes) == (100, tuple(sorted(data.classes)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SWEEPS)
 def test_sweeps_load_and_depart_from_a_config(name: str) -> None:
     space, rest = load_sweep(name, ["trials=2", "train.epochs=3"])
@@ -92,6 +95,7 @@ def test_sweeps_load_and_depart_from_a_config(name: str) -> None:
     assert {start.train.epochs for start in starts.values()} <= {3}
 
 
+@pytest.mark.thorough
 def test_the_zoo_of_cifar10_is_ranked_by_the_vote_of_lightlys_table() -> None:
     space, rest = load_sweep("sweep/cifar10_zoo", ["data.path=/images"])
     start = load_starts(space, rest)["cifar10/simclr"]

@@ -66,6 +66,7 @@ def test_every_callback_has_a_row_with_its_settings_and_a_source() -> None:
         assert set(re.findall(r"`(\w+)`", settings)) == own, name
 
 
+@pytest.mark.thorough
 def test_the_callbacks_of_the_page_log_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files("callbacks.md", tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -116,6 +117,7 @@ def told_of(doc: str) -> str:
     return "\n".join(re.findall(r"^\| .+? \| (.+) \|$", DOCS[doc], re.MULTILINE))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("doc", COMING)
 def test_settings_named_to_those_who_come_from_elsewhere_exist(doc: str) -> None:
     loaded = (

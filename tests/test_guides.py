@@ -36,6 +36,7 @@ def unpacked(guide: str, folder: Path) -> list[list[str]]:
     return [shlex.split(line) for block in commands for line in block.splitlines()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("guide", ["write-a-method", "write-a-backbone"])
 def test_what_a_guide_writes_trains(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -56,6 +56,7 @@ def problem(words: str) -> str | None:
     return f"raysl {words}: no option {unknown[0]}" if unknown else None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("paths", [PAGES, CODE, SETTINGS], ids=["pages", "code", "settings"])
 def test_every_command_that_is_named_exists(paths: list[Path]) -> None:
     named = {path: commands_in(path) for path in paths}

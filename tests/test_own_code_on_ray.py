@@ -80,13 +80,12 @@ def pretrain(folder: Path, *words: str) -> tuple[int, str]:
     return process.returncode, output
 
 
-FEW = list(PRINTED)[:2]
-"""Those that are tried each time."""
-
-
 @pytest.mark.parametrize(
     "parts",
-    [pytest.param(parts, marks=pytest.mark.cluster if parts in FEW else pytest.mark.slow) for parts in PRINTED],
+    [
+        pytest.param(parts, marks=pytest.mark.slow if number else pytest.mark.cluster)
+        for number, parts in enumerate(PRINTED)
+    ],
 )
 def test_printed_code_trains_and_measures_on_ray(parts: str, tmp_path: Path) -> None:
     pages, words = PRINTED[parts]

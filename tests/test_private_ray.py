@@ -52,6 +52,7 @@ def test_private_parts_are_found(line: str) -> None:
     assert not list(private_names("import ray, torch\nray.init()\ntorch._internal"))
 
 
+@pytest.mark.thorough
 def test_private_parts_of_ray_are_used_in_one_module() -> None:
     used = {str(path.relative_to(ROOT)): sorted(set(private_names(path.read_text()))) for path in FILES if path != DOOR}
     assert {file: names for file, names in used.items() if names} == {}

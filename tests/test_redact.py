@@ -93,6 +93,7 @@ def config(tmp_path: Path) -> RunConfig:
     return load_config("quickstart", words)
 
 
+@pytest.mark.thorough
 def test_stored_and_printed_settings_hold_no_credentials(config: RunConfig, tmp_path: Path) -> None:
     RunFolder.of(config).claim(config)
     TrainState.create(Setup.of(config, 64, 10)).save(tmp_path / "one" / "checkpoint_000000001", {})
@@ -111,6 +112,7 @@ def test_stored_and_printed_settings_hold_no_credentials(config: RunConfig, tmp_
     assert load_checkpoint(str(tmp_path / "one"), config=config).config is config
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", [KEY, "s3://***@bucket/images", "s3://bucket/images", "s3://OTHER:key@bucket/images"])
 def test_credentials_make_no_other_run(config: RunConfig, path: str) -> None:
     RunFolder.of(config).claim(config)
@@ -122,6 +124,7 @@ def test_credentials_make_no_other_run(config: RunConfig, path: str) -> None:
     assert differences(config, other) == ["data.path: s3://***@bucket/images -> s3://***@other"]
 
 
+@pytest.mark.thorough
 def test_reports_hold_no_credentials(tmp_path: Path) -> None:
     report = example(
         config={"data": {"path": KEY}},
@@ -146,6 +149,7 @@ def test_logs_and_errors_hold_no_credentials(caplog: pytest.LogCaptureFixture) -
         assert str(kind(f"no {KEY}")) == "no s3://***@bucket/images"
 
 
+@pytest.mark.thorough
 def test_the_command_line_shows_no_credentials(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_component_that_does_not_exist_is_refused_without_a_word_on_what_it_wo
     assert caplog.messages == []
 
 
+@pytest.mark.thorough
 def test_no_packaged_configuration_has_anything_to_tell(caplog: pytest.LogCaptureFixture) -> None:
     runs = [name for name in config_names() if not name.startswith(("data/", "digits/", "sweep/"))]
     assert [told(caplog, name) for name in runs] == [[]] * len(runs)

@@ -36,6 +36,7 @@ def test_a_step_knows_its_epoch_and_share() -> None:
     assert Step(39, 40, 10).progress < 1.0
 
 
+@pytest.mark.thorough
 @given(index=TOTALS, epoch_len=TOTALS)
 def test_epoch_and_place_in_it_make_up_the_index(index: int, epoch_len: int) -> None:
     step = Step(index, index + 1, epoch_len)
@@ -59,6 +60,7 @@ def test_what_is_no_duration_is_refused_with_a_way_out(text: str) -> None:
         Duration.parse(text)
 
 
+@pytest.mark.thorough
 @given(duration=durations())
 def test_a_duration_is_read_back_from_its_text_exactly(duration: Duration) -> None:
     assert Duration.parse(str(duration)) == duration
@@ -69,6 +71,7 @@ def test_the_text_of_a_duration_is_the_one_it_came_from(text: str) -> None:
     assert str(Duration.parse(text)) == text
 
 
+@pytest.mark.thorough
 @given(duration=durations(), total=TOTALS, epoch_len=TOTALS)
 def test_the_length_in_steps_is_a_whole_number_within_half_a_step(
     duration: Duration, total: int, epoch_len: int
@@ -95,6 +98,7 @@ def test_cosine_has_the_values_of_half_a_period() -> None:
     assert cosine(0.5, 0.996, 1.0) == pytest.approx(0.998)
 
 
+@pytest.mark.thorough
 @given(a=st.floats(0, 1), b=st.floats(0, 1), start=st.floats(-10, 10), end=st.floats(-10, 10))
 def test_schedules_run_from_start_to_end_without_turning_back(a: float, b: float, start: float, end: float) -> None:
     for schedule in (linear, cosine):
@@ -115,6 +119,7 @@ def test_progress_after_the_warm_up_starts_at_zero() -> None:
     assert progress_after(Step(3, 10, 5), 0) == 0.3
 
 
+@pytest.mark.thorough
 @given(total=TOTALS, num_warmup=st.integers(0, 10**6), data=st.data())
 def test_progress_after_the_warm_up_stays_below_one(total: int, num_warmup: int, data: st.DataObject) -> None:
     step = Step(data.draw(st.integers(0, total - 1)), total, 1)

@@ -45,6 +45,7 @@ def rows(site: ModuleType) -> dict[str, list[tuple[str, ...]]]:
     return rows
 
 
+@pytest.mark.thorough
 def test_every_setting_is_in_the_reference_with_its_type_range_default_and_meaning(
     site: ModuleType,
     rows: dict[str, list[tuple[str, ...]]],
@@ -63,6 +64,7 @@ def test_every_setting_is_in_the_reference_with_its_type_range_default_and_meani
                 assert any(meaning == row.doc for *_, meaning in found), row
 
 
+@pytest.mark.thorough
 def test_a_row_of_the_reference_says_what_a_setting_takes(rows: dict[str, list[tuple[str, ...]]]) -> None:
     ((kind, range_, default, meaning),) = rows["train.batch_size"]
     assert (kind, range_, default) == ("int", "at least 1", "`256`")
@@ -97,6 +99,7 @@ def separator() -> str:
     return str(plugins[0]["search"]["separator"])
 
 
+@pytest.mark.thorough
 def test_pages_written_for_another_generator_are_whole(site: ModuleType, tmp_path: Path) -> None:
     site.write_pages(tmp_path)
     settings = yaml.safe_load((tmp_path / "mkdocs.yml").read_text())

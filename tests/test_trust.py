@@ -70,6 +70,7 @@ def rewrite(file: Path, **changes: Any) -> None:
     file.write_text(write(tree))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
@@ -102,6 +103,7 @@ def test_code_that_a_checkpoint_names_is_not_imported(
     assert not mark.exists()
 
 
+@pytest.mark.thorough
 def test_code_that_is_trusted_is_imported(saved: Path, mine: str, mark: Path) -> None:
     rewrite(saved / "checkpoint_000000001" / "run.yaml", backbone={"name": f"{mine}:Net"})
     backbone = raysl.load_backbone(str(saved), trust_code=True)
@@ -113,6 +115,7 @@ def test_code_that_is_trusted_is_imported(saved: Path, mine: str, mark: Path) ->
         load_backbone(str(saved))  # though it is imported by now
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["antigravity:X", "raysl_user_1:X", "raysl.mine.py:Net", "raysl.a/b:X"])
 def test_modules_outside_raysl_are_not_imported(saved: Path, name: str) -> None:
     before = set(sys.modules)
@@ -125,6 +128,7 @@ def test_modules_outside_raysl_are_not_imported(saved: Path, name: str) -> None:
     assert "antigravity" not in set(sys.modules) - before
 
 
+@pytest.mark.thorough
 def test_raysls_own_components_are_known_by_module_too(saved: Path) -> None:
     rewrite(saved / "checkpoint_000000001" / "run.yaml", backbone={"name": "raysl.nn.backbones.resnet:ResNet"})
     assert load_backbone(str(saved)).feature_dim == 4
@@ -135,6 +139,7 @@ def test_damaged_settings_are_told() -> None:
         load_dumped("[1, 2]")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["benchmark", "extract", "cluster"])
 def test_the_command_line_refuses_and_says_what_to_write(
     saved: Path,
@@ -162,6 +167,7 @@ def test_the_command_line_refuses_and_says_what_to_write(
 # a run that is started again
 
 
+@pytest.mark.thorough
 def test_a_run_trusts_the_code_that_its_present_settings_name(tmp_path: Path, mine: str) -> None:
     words = [
         *SETTINGS,
@@ -178,6 +184,7 @@ def test_a_run_trusts_the_code_that_its_present_settings_name(tmp_path: Path, mi
         folder.claim(load_config("quickstart", [*words, "optim.lr=0.7"]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -197,6 +204,7 @@ def test_a_run_of_other_code_is_refused_and_the_code_not_imported(
     assert not mark.exists()
 
 
+@pytest.mark.thorough
 def test_benchmarks_may_change_also_from_code_of_ones_own(saved: Path, mine: str, mark: Path) -> None:
     config = load_config("quickstart", [*SETTINGS, f"storage={saved.parent}", "name=one"])
     rewrite(saved / "run.yaml", benchmarks={"b": {"name": f"{mine}:Bench"}})

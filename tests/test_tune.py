@@ -125,6 +125,7 @@ def state_at(tmp_path: Path, name: str, step: int) -> dict[str, Any]:
     return load_tensors(tmp_path / "mine" / name / checkpoint_name(step) / "train_state.pt")
 
 
+@pytest.mark.thorough
 def test_a_trial_reports_each_epoch_and_in_the_end_what_was_measured(
     tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_trial_reports_each_epoch_and_in_the_end_what_was_measured(
     assert b"knn/k20/top1" in run.read("hparams/events.out.tfevents.hparams"), "TensorBoard's tab has the last numbers"
 
 
+@pytest.mark.thorough
 def test_a_trial_that_was_trained_before_reports_the_same_numbers_and_trains_no_step(
     tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_trial_that_was_trained_before_reports_the_same_numbers_and_trains_no_
     assert last["knn/k20/top1"] == told[-1]["knn/k20/top1"]
 
 
+@pytest.mark.thorough
 def test_epochs_without_a_checkpoint_are_reported_too(
     base: type[RunTrainable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +186,7 @@ def test_epochs_without_a_checkpoint_are_reported_too(
     assert [trial.train()["epoch"] for _ in range(EPOCHS)] == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.thorough
 def test_a_trial_with_anothers_checkpoint_goes_on_from_its_weights(
     tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
 ) -> None:
@@ -213,6 +217,7 @@ def test_a_trial_with_anothers_checkpoint_goes_on_from_its_weights(
     assert again.trial.name == child, "with its own checkpoint it goes on with its own run"
 
 
+@pytest.mark.thorough
 def test_a_trial_that_is_stopped_saves_and_leaves_its_run_unlocked(
     tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
 ) -> None:
@@ -228,6 +233,7 @@ def test_a_trial_that_is_stopped_saves_and_leaves_its_run_unlocked(
     assert trial.trial.name == Trial({"optim.lr": 0.5}, 0).name
 
 
+@pytest.mark.thorough
 def test_what_a_paused_trial_has_saved_beyond_its_last_report_is_reported_when_it_goes_on(
     tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
 ) -> None:
@@ -245,6 +251,7 @@ def test_what_a_paused_trial_has_saved_beyond_its_last_report_is_reported_when_i
     assert [again.train()["epoch"] for _ in range(2)] == [2.0, 3.0]
 
 
+@pytest.mark.thorough
 def test_two_trials_that_fork_alike_are_one_run_and_report_the_same(
     tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
 ) -> None:
@@ -271,6 +278,7 @@ def test_what_ends_a_run_ends_its_trial(base: type[RunTrainable], monkeypatch: p
         base({"optim.lrr": 0.25}).train()
 
 
+@pytest.mark.thorough
 def test_a_donor_that_has_deleted_the_checkpoint_gives_its_next_one(
     tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
 ) -> None:

@@ -55,6 +55,7 @@ def leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     user_files.NAMED.clear()
 
 
+@pytest.mark.thorough
 def test_a_cached_function_of_a_user_travels_to_a_process_without_the_file(
     another_process: Notes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_what_is_set_lies_over_the_preset_and_the_preset_over_the_method(tmp_pat
     assert views("supcon views=digits method.views.policy=svhn")["policy"] == "svhn"
 
 
+@pytest.mark.thorough
 def test_imagenets_preset_is_the_methods_own() -> None:
     assert [
         name

@@ -1,17 +1,20 @@
 """The tiers of the suite. Tests of the default tier start no process, no server and no Ray; one that does fails.
 
-`cluster` marks the tests that do: those that use a fixture of `STARTERS`, and those with `@pytest.mark.cluster`. `slow`
-and `gpu` tests may start what they like, and are in neither tier.
+`thorough` marks the tests that start none either and take half a second or more: a check of a second network, of all
+methods where the default tier has a few (`each`), of a whole training. `cluster` marks the tests that start something:
+those that use a fixture of `STARTERS`, and those with `@pytest.mark.cluster`. `slow` and `gpu` tests may start what
+they like. A test is in one tier.
 """
 
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Container, Generator, Iterable
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
 
+TIERS = frozenset({"cluster", "slow", "thorough"})
 STARTERS = frozenset({"run_ranks", "shared_ray", "own_ray", "small_ray", "browser", "s3_bucket"})
 """Fixtures that start processes."""
 ONCE = frozenset({"lscpu", "fc-list"})
@@ -20,13 +23,18 @@ matplotlib lists the fonts by the second in the first import on a machine."""
 _EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 
 
+def each(values: Iterable[str], now: Container[str]) -> list[Any]:
+    """Values of a parameter: those of `now` for the default tier, the others for `thorough`."""
+    return [pytest.param(value, marks=() if value in now else pytest.mark.thorough) for value in values]
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use a fixture which starts processes."""
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
-        if "slow" in marks and "cluster" in marks:
-            raise pytest.UsageError(f"{item.nodeid} is in two tiers: cluster and slow; leave out one mark")
+        if len(tiers := sorted(marks & TIERS)) > 1:
+            raise pytest.UsageError(f"{item.nodeid} is in two tiers: {' and '.join(tiers)}; leave out one mark")
         if STARTERS & set(getattr(item, "fixturenames", ())) and not marks & {"slow", "gpu", "cluster"}:
             item.add_marker("cluster")
 

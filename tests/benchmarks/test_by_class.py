@@ -32,6 +32,7 @@ def test_means_over_classes_are_scikit_learns(num_classes: int) -> None:
     assert found["macro_f1"].value == pytest.approx(100 * f1_score(labels, predicted, labels=own, average="macro"))
 
 
+@pytest.mark.thorough
 def test_intervals_are_those_of_a_slow_bootstrap() -> None:
     labels, predicted = guesses(300, 5, seed=0)
     random = np.random.default_rng(1)
@@ -52,6 +53,7 @@ def without_class(rows: FeatureSet, label: int) -> FeatureSet:
     return FeatureSet(rows.features[kept], rows.labels[kept])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "benchmark",
     [KNN(KNN.Config()), Linear(Linear.Config(min_updates=20)), Logistic(Logistic.Config(max_iter=20))],

@@ -41,11 +41,13 @@ def test_clusters_beyond_the_classes_are_wrong_and_classes_beyond_the_clusters_t
     assert match(one, labels, 1, 2).tolist() in ([0], [1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spherical", [True, False])
 def test_separated_classes_are_found_whole(spherical: bool) -> None:
     assert measured(blobs(), spherical=spherical) == {"accuracy": 100.0, "nmi": pytest.approx(100), "ari": 100.0}
 
 
+@pytest.mark.thorough
 def test_there_are_as_many_clusters_as_classes_have_images() -> None:
     images = blobs(num_classes=4)
     assert measured(FeatureSet(images.features, images.labels + 1), 5) == measured(images, 4)
@@ -60,6 +62,7 @@ def test_features_without_a_relation_to_labels_give_chance() -> None:
     assert found["ari"] == pytest.approx(0, abs=1)
 
 
+@pytest.mark.thorough
 def test_raw_digits_are_clustered_as_well_as_by_scikit_learn() -> None:
     _, test = digits()
     found = measured(test, num_classes=10, restarts=20, spherical=False)
@@ -70,6 +73,7 @@ def test_raw_digits_are_clustered_as_well_as_by_scikit_learn() -> None:
     assert found["ari"] == pytest.approx(100 * adjusted_rand_score(labels, other), abs=5)
 
 
+@pytest.mark.thorough
 def test_what_is_predicted_is_the_class_that_a_cluster_was_matched_to() -> None:
     images = random_set(80, seed=3)
     for k in (3, 4, 6):
@@ -109,6 +113,7 @@ def test_distances_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) 
     assert mean_distance(images.features, centroids, clusters, spherical=False) == pytest.approx(slow)
 
 
+@pytest.mark.thorough
 def test_the_split_is_the_one_that_was_asked_for() -> None:
     train, test = blobs(), random_set(60, seed=0, num_classes=3)
     benchmark = Clustering(Clustering.Config(split="train"))
@@ -124,5 +129,6 @@ def test_more_clusters_than_images_are_refused_before_anything_is_extracted() ->
         Clustering.fit_to(Clustering.Config(k=30), images)
 
 
+@pytest.mark.thorough
 def test_the_metrics_are_those_that_were_told() -> None:
     assert list(measured(blobs(), k=4)) == Clustering.metrics(Clustering.Config(k=4), 3)

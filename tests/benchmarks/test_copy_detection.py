@@ -54,6 +54,7 @@ def principal_directions(rows: Tensor, num: int) -> Tensor:
     return torch.from_numpy((vectors[:, order] / np.sqrt(values[order])).T.copy()).float()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_white", [False, True])
 def test_it_is_the_protocol_of_dinos_code(tmp_path: Path, is_white: bool) -> None:
     torch.manual_seed(0)
@@ -80,6 +81,7 @@ def test_it_is_the_protocol_of_dinos_code(tmp_path: Path, is_white: bool) -> Non
     assert found["map_strong"] == pytest.approx(100 * sum(precisions) / 3)
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 def test_vectors_of_length_one_and_their_covariance_are_options(tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -103,6 +105,7 @@ def test_vectors_of_length_one_and_their_covariance_are_options(tmp_path: Path) 
     assert found["map_strong"] == pytest.approx(100 * sum(precisions) / 3)
 
 
+@pytest.mark.thorough
 def test_an_original_behind_the_first_places_counts_as_not_found(tmp_path: Path) -> None:
     samples.copydays(tmp_path / "copydays")
     torch.manual_seed(0)

@@ -40,6 +40,7 @@ def test_alexnet_has_100_and_what_is_never_wrong_0() -> None:
     assert [round(error) for error in ALEXNET_ERRORS.values()] == rounded
 
 
+@pytest.mark.thorough
 def test_the_mean_is_over_severities_then_over_corruptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 

@@ -121,6 +121,7 @@ def test_dse_adds_up_its_parts() -> None:
     assert structure.dse(dim_weight=2) == pytest.approx(1.5 - 0.6 + 0.5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("network", "stage", "width"), [(tiny_vit(), None, 16), (tiny_resnet(), "res3", 16)])
 def test_networks_with_tokens_and_with_maps_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: nn.Module, stage: str | None, width: int

@@ -40,6 +40,7 @@ def test_knn_of_few_labels_is_scikit_learns_on_the_same_draws(num: int) -> None:
     assert (own.value, own.deviation) == (pytest.approx(np.mean(slow)), pytest.approx(np.std(slow)))
 
 
+@pytest.mark.thorough
 def test_logistic_of_few_labels_is_scikit_learns_on_the_same_draws() -> None:
     train, test = random_set(80, seed=0), random_set(50, seed=1)
     config = Logistic.Config(labels=(2, 6), draws=3, max_iter=1000, tolerance=1e-7, costs=(1.0,))

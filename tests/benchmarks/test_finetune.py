@@ -58,6 +58,7 @@ def slow_training(network: nn.Module, rates: list[float], images: Tensor, labels
                 weight -= rate * factor * (grad + 0.9 * last)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("side", "decay"), [("trained", None), ("trained", 0.5), ("untrained", None)])
 def test_it_is_sgd_on_the_whole_network(tmp_path: Path, started: list[int], side: Side, decay: float | None) -> None:
     context = context_of(checkpoint(tmp_path, *DIGITS), tmp_path, side)
@@ -102,12 +103,14 @@ def test_the_rival_of_a_run_with_published_weights_begins_at_random(tmp_path: Pa
     assert run.backbone.is_pretrained == (run.method.weights is not None) == (side == "trained")
 
 
+@pytest.mark.thorough
 def test_shades_are_told_apart(tmp_path: Path, started: list[int]) -> None:
     context = context_of(checkpoint(tmp_path, *shades(tmp_path)), tmp_path)
     values, _ = measured(context, epochs=60, batch_size=24, lr=2.0, views=WHOLE)
     assert values == dict.fromkeys(("top1", "top1_best", "mean_per_class", "macro_f1"), 100)
 
 
+@pytest.mark.thorough
 def test_a_network_that_does_not_tell_its_layers_has_no_decay_by_layer(tmp_path: Path, started: list[int]) -> None:
     words = ("backbone=alexnet", "data.image_size=96", "train.batch_size=60", "benchmarks=[]")
     context = context_of(checkpoint(tmp_path, *DIGITS, *words, base=()), tmp_path)

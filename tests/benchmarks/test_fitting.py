@@ -260,6 +260,7 @@ def prepared(caplog: pytest.LogCaptureFixture, *words: str) -> tuple[bool, list[
     return job.test is not None, [line for line in caplog.messages if " left out: " in line]
 
 
+@pytest.mark.thorough
 def test_unlabelled_images_are_trained_on_and_what_is_left_out_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

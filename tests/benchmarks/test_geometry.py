@@ -178,6 +178,7 @@ def views_of(context: Context, num: int, blur_p: float = 0.0) -> Tensor:
     return torch.cat(list(parts))
 
 
+@pytest.mark.thorough
 def test_views_of_an_image_differ_and_depend_on_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = context_of(Flat(), DATA, tmp_path)
     views = views_of(context, 10)

@@ -61,6 +61,7 @@ def test_every_image_counts_once_at_any_number_of_ranks(tmp_path: Path, run_rank
         assert (other["test_top1"], other["test_head1_top1"]) == (alone["test_top1"], alone["test_head1_top1"])
 
 
+@pytest.mark.thorough
 def test_it_keeps_what_a_prediction_would_say_and_counts_it(tmp_path: Path) -> None:
     config: Any = run_in(tmp_path)
     found = trained(config, str(tmp_path / "one"))
@@ -79,6 +80,7 @@ def test_it_keeps_what_a_prediction_would_say_and_counts_it(tmp_path: Path) -> N
     assert found["test_head1_top1"].item() == pytest.approx(100 * found["top1"][1].double().mean().item(), rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_training_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
     config = run_in(tmp_path)
     often = replace(config.callbacks["held_out"], every=Duration.parse("1st"))
@@ -87,6 +89,7 @@ def test_training_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
     assert torch.equal(seldom["scores"], watched["scores"])
 
 
+@pytest.mark.thorough
 def test_broken_test_images_are_told_of(tmp_path: Path) -> None:
     words = shades(tmp_path)
     (tmp_path / "shades" / "val" / "dim" / "2.png").write_bytes(b"no image")

@@ -84,6 +84,7 @@ def test_faiss_finds_what_torch_finds_and_what_a_sort_does(similarity: Similarit
         torch.testing.assert_close(best, expected.values[:, :5])
 
 
+@pytest.mark.thorough
 def test_votes_may_be_uniform_or_inverse_distances_as_in_sklearn() -> None:
     train, test = digits()
     for weights, reference in (("uniform", "uniform"), ("inverse", "distance")):
@@ -104,6 +105,7 @@ def test_lengths_of_features_do_not_matter_and_small_temperatures_do_not_overflo
     assert torch.equal(knn_predict(train, test.features, 4, (20,), temperature=1e-4)[20][:, 0], nearest)
 
 
+@pytest.mark.thorough
 def test_several_k_are_measured_each_as_if_alone() -> None:
     train, test = random_set(60, seed=0, num_classes=7), random_set(40, seed=1, num_classes=7)
     both, alone = knn_of(train, test, 7, 20, 1), knn_of(train, test, 7, 1)
@@ -113,6 +115,7 @@ def test_several_k_are_measured_each_as_if_alone() -> None:
     assert list(knn_of(train, test, 7, 1, 20).items()) == list(both.items()), "in whatever order they are given"
 
 
+@pytest.mark.thorough
 def test_few_labels_vote_for_every_k_under_its_name() -> None:
     train, test = random_set(60, seed=0), random_set(40, seed=1)
 

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import Tensor
 
@@ -35,6 +36,7 @@ def test_each_problem_finds_its_minimum_and_then_takes_no_further_part() -> None
     assert bowls.looks[0] < bowls.looks[1] < bowls.looks[2]
 
 
+@pytest.mark.thorough
 def test_a_problem_goes_the_same_way_alone_and_among_others() -> None:
     matrices, minima = quadratics(3, 8)
     start = torch.zeros(3, 8, dtype=torch.float64)
@@ -44,6 +46,7 @@ def test_a_problem_goes_the_same_way_alone_and_among_others() -> None:
         torch.testing.assert_close(alone[0], found[place], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_it_is_no_slower_than_torchs_own() -> None:
     matrices, minima = quadratics(2, 20)
     ours, theirs = Bowls(matrices[1:], minima[1:]), Bowls(matrices[1:], minima[1:])

@@ -71,6 +71,7 @@ def test_an_epoch_has_every_row_once_in_an_order_of_its_own_and_batches_are_even
     assert Length(2, batch_size=8, min_updates=7).num_updates(20) == 9
 
 
+@pytest.mark.thorough
 def test_it_is_as_right_as_logistic_regression_on_raw_digits() -> None:
     train, test = digits()
     scaler = StandardScaler().fit(train.features.numpy())
@@ -83,6 +84,7 @@ def test_it_is_as_right_as_logistic_regression_on_raw_digits() -> None:
     assert [lr for lr, _ in curve["lines"]["features"]] == list(Linear.Config().learning_rates)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalize", ["none", "l2", "standardize", "batch_norm"])
 def test_perfect_features_give_100_and_random_ones_chance(normalize: str) -> None:
     settings = {"normalize": normalize, "min_updates": 100, "learning_rates": (0.1, 10.0)}
@@ -132,6 +134,7 @@ def test_the_last_classifier_learns_from_the_held_out_rows_too() -> None:
     assert "curves" not in one.figures
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalize", ["standardize", "batch_norm"])
 def test_chunks_files_and_starts_change_no_prediction(
     normalize: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -151,6 +154,7 @@ def test_chunks_files_and_starts_change_no_prediction(
     assert whole.metrics == parts.metrics
 
 
+@pytest.mark.thorough
 def test_stages_are_measured_each_as_if_alone() -> None:
     train, test, deep = random_set(90, 0), random_set(50, 1), random_set(140, 2)
     stages = {"layer3": deep.features[:90]}, {"layer3": deep.features[90:]}
@@ -241,6 +245,7 @@ def test_settings_that_cannot_be_chosen_between_are_refused_before_anything_is_t
         linear(perfect_set(8, 0), perfect_set(8, 1), 4, holdout=0.01)
 
 
+@pytest.mark.thorough
 def test_broken_features_labels_and_rates_are_refused() -> None:
     train, test = random_set(40, 0), random_set(20, 1)
     broken = train.features.clone()

@@ -92,6 +92,7 @@ def slow_probe(layer: nn.Module, h: Tensor, labels: Tensor, lr: float, epochs: i
                 weight -= rate * (grad + 0.9 * last)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("side", ["trained", "untrained"])
 def test_it_is_sgd_on_the_frozen_network_and_test_images_are_seen_whole(
     digits: str, tmp_path: Path, started: list[int], side: Side
@@ -116,6 +117,7 @@ def test_it_is_sgd_on_the_frozen_network_and_test_images_are_seen_whole(
     assert started == [0]
 
 
+@pytest.mark.thorough
 def test_the_names_are_those_that_were_told_and_the_best_epoch_is_told_beside_the_last(
     digits: str, tmp_path: Path, started: list[int]
 ) -> None:
@@ -139,6 +141,7 @@ def test_the_names_are_those_that_were_told_and_the_best_epoch_is_told_beside_th
     assert low < values["top1"] < high
 
 
+@pytest.mark.thorough
 def test_a_second_measurement_trains_nothing_and_checkpoints_go_unless_they_are_to_stay(
     digits: str, tmp_path: Path, started: list[int]
 ) -> None:
@@ -153,6 +156,7 @@ def test_a_second_measurement_trains_nothing_and_checkpoints_go_unless_they_are_
     assert {"run.yaml", "metrics.jsonl"} <= set(context.folder.child(name).names())
 
 
+@pytest.mark.thorough
 def test_what_was_kept_and_is_damaged_is_trained_again(digits: str, tmp_path: Path, started: list[int]) -> None:
     context = context_of(digits, tmp_path)
     first, _ = measured(context, epochs=2)
@@ -162,6 +166,7 @@ def test_what_was_kept_and_is_damaged_is_trained_again(digits: str, tmp_path: Pa
     assert (again, started) == (first, [0, 0])
 
 
+@pytest.mark.thorough
 def test_one_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
     digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[int]
 ) -> None:
@@ -182,6 +187,7 @@ def run_of(context: Context, **fields: Any) -> RunConfig:
     return training_run(context, config_of(**fields), freeze=True)
 
 
+@pytest.mark.thorough
 def test_a_run_is_the_same_one_for_what_its_result_depends_on(digits: str, tmp_path: Path) -> None:
     context = context_of(digits, tmp_path)
     name = run_of(context).name
@@ -201,6 +207,7 @@ def test_a_run_is_the_same_one_for_what_its_result_depends_on(digits: str, tmp_p
     assert len({name, *(run.name for run in others)}) == 9
 
 
+@pytest.mark.thorough
 def test_settings_of_the_run_that_trains_are_all_within_reach(digits: str, tmp_path: Path) -> None:
     words = (
         "optim=adamw",
@@ -218,6 +225,7 @@ def test_settings_of_the_run_that_trains_are_all_within_reach(digits: str, tmp_p
     assert (stepped.schedule, stepped.decay_at, stepped.nesterov) == ("steps", (Duration.parse("3ep"),), False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("decay_biases", [False, True])
 def test_biases_have_decay_where_it_is_asked_for(digits: str, tmp_path: Path, decay_biases: bool) -> None:
     run = run_of(context_of(digits, tmp_path), weight_decay=0.01, decay_biases=decay_biases)
@@ -233,6 +241,7 @@ def _names(method: nn.Module, group: dict[str, Any]) -> list[str]:
     return [names[id(parameter)] for parameter in group["params"]]
 
 
+@pytest.mark.thorough
 def test_a_supervised_checkpoint_gives_no_classifier_away(tmp_path: Path) -> None:
     uri = checkpoint(tmp_path, f"data.limit={NUM}", name="digits/supervised")
     run = run_of(context_of(uri, tmp_path))
@@ -241,6 +250,7 @@ def test_a_supervised_checkpoint_gives_no_classifier_away(tmp_path: Path) -> Non
     assert [text.split(" ")[0] for text in state.weights["taken"]] == ["backbone"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_blind", [False, True])
 def test_dark_and_bright_images_are_told_apart_and_a_network_that_sees_nothing_guesses(
     tmp_path: Path, started: list[int], is_blind: bool
@@ -274,6 +284,7 @@ def test_settings_that_cannot_work_are_refused_when_they_are_read(word: str, sai
         load_config("quickstart", [f"benchmarks.linear_augmented.{word}"])
 
 
+@pytest.mark.thorough
 def test_stages_that_are_not_there_and_batches_that_are_too_large(
     digits: str, tmp_path: Path, started: list[int]
 ) -> None:

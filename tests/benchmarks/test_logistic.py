@@ -18,6 +18,7 @@ def logistic(train: FeatureSet, test: FeatureSet, num_classes: int, **settings: 
     return Logistic(Logistic.Config(**settings)).run(train, test, num_classes, seed=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_weights_and_biases_are_those_of_scikit_learn_at_every_c(dtype: torch.dtype) -> None:
     rows = random_set(80, seed=0)
@@ -34,6 +35,7 @@ def test_weights_and_biases_are_those_of_scikit_learn_at_every_c(dtype: torch.dt
         np.testing.assert_allclose(found.bias[own], other.intercept_, rtol=rtol, atol=atol)
 
 
+@pytest.mark.thorough
 def test_it_is_as_right_as_scikit_learn_on_raw_digits() -> None:
     train, test = digits()
     found = logistic(train, test, 10, normalize="none", costs=(1.0,), tolerance=1e-6, max_iter=1000)
@@ -43,6 +45,7 @@ def test_it_is_as_right_as_scikit_learn_on_raw_digits() -> None:
     assert top1(found) == pytest.approx(100 * other.score(test.features.numpy(), test.labels.numpy()))
 
 
+@pytest.mark.thorough
 def test_c_is_the_best_on_held_out_rows_and_then_all_are_learned_from() -> None:
     train, test = random_set(90, 0), random_set(50, 1)
     costs = (1e-4, 0.1, 100.0)
@@ -60,6 +63,7 @@ def test_c_is_the_best_on_held_out_rows_and_then_all_are_learned_from() -> None:
     assert torch.equal(found.scores, alone.scores)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalize", ["none", "l2", "standardize"])
 def test_perfect_features_give_100_and_random_ones_chance(normalize: str) -> None:
     assert top1(logistic(perfect_set(80, 0), perfect_set(60, 1), 4, normalize=normalize)) == 100
@@ -67,6 +71,7 @@ def test_perfect_features_give_100_and_random_ones_chance(normalize: str) -> Non
     assert top1(logistic(random_set(400, 0), noise, 4, normalize=normalize)) == pytest.approx(25, abs=4)
 
 
+@pytest.mark.thorough
 def test_chunks_change_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = random_set(90, 0), random_set(50, 1)
     whole = logistic(train, test, 4)
@@ -78,6 +83,7 @@ def test_chunks_change_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole.metrics == parts.metrics
 
 
+@pytest.mark.thorough
 def test_stages_have_metrics_of_their_own() -> None:
     train, test = random_set(90, 0), random_set(50, 1)
     config = Logistic.Config(stages=("layer3",))
@@ -104,6 +110,7 @@ def test_what_cannot_be_chosen_or_is_broken_is_refused() -> None:
         logistic(train, test, 4, holdout=0.001)
 
 
+@pytest.mark.thorough
 def test_rows_that_are_scaled_anew_in_each_pass_give_the_same_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = random_set(1500, 0), random_set(20, 1)
     kept = logistic(train, test, 4)

@@ -42,6 +42,7 @@ def slow_maps(train: FeatureSet, test: FeatureSet, shots: int) -> np.ndarray:
     return maps
 
 
+@pytest.mark.thorough
 def test_one_label_an_image_is_measured_as_by_scikit_learn_alone() -> None:
     train, test = random_set(60, 0), random_set(40, 1)
     found = by_name(low_shot_svm(train, test, 4).metrics)
@@ -85,6 +86,7 @@ def test_a_class_alone_on_its_images_has_those_of_the_others_as_negatives() -> N
     assert ((labels[places] == 2).numpy() == is_positive).all()
 
 
+@pytest.mark.thorough
 def test_several_labels_an_image_teach_more_with_more_images() -> None:
     found = by_name(low_shot_svm(several(300, 0), several(200, 1), 3, shots=(1, 16)).metrics)
     one, many = found["1_shot"].value, found["16_shot"].value
@@ -93,6 +95,7 @@ def test_several_labels_an_image_teach_more_with_more_images() -> None:
     assert found["16_shot_min"].value < many < found["16_shot_max"].value
 
 
+@pytest.mark.thorough
 def test_perfect_features_give_100_and_random_ones_the_share_of_the_class() -> None:
     perfect = by_name(low_shot_svm(perfect_set(80, 0), perfect_set(60, 1), 4).metrics)
     assert [metric.value for metric in perfect.values()] == 6 * [100]
@@ -101,6 +104,7 @@ def test_perfect_features_give_100_and_random_ones_the_share_of_the_class() -> N
     assert found["4_shot"].value == pytest.approx(25, abs=4)
 
 
+@pytest.mark.thorough
 def test_raw_digits_have_their_known_precision() -> None:
     train, test = digits()
     found = low_shot_svm(train, test, 10, shots=(1, 8), samples=3, costs=(1.0, 5.0))
@@ -112,6 +116,7 @@ def test_raw_digits_have_their_known_precision() -> None:
     assert curve["lines"]["worst draw"][1] == [8, metrics["8_shot_min"].value]
 
 
+@pytest.mark.thorough
 def test_names_are_exactly_those_that_are_given_and_the_means_of_the_fewest_and_the_most_lead() -> None:
     config = LowShotSVM.Config(**{**SMALL, "shots": (4, 1, 2, 4)})
     metrics = LowShotSVM(config).run(random_set(60, 0), random_set(40, 1), 4, 0).metrics

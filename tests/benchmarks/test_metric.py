@@ -84,6 +84,7 @@ def test_pairs_make_the_interval_narrow_where_networks_err_alike_and_are_not_nee
     assert unpaired[0] == pytest.approx(5 - math.hypot(*lows))
 
 
+@pytest.mark.thorough
 def test_the_interval_holds_the_difference_in_95_of_100_cases() -> None:
     draws = torch.Generator().manual_seed(0)
     shares = torch.tensor([0.6, 0.15, 0.1, 0.15])

@@ -47,6 +47,7 @@ def measured(num_train: int, num_test: int) -> dict[str, float]:
     return untrained
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     [
@@ -86,6 +87,7 @@ def ranks_of(num: int) -> dict[str, float]:
     return dict(seen.line)
 
 
+@pytest.mark.thorough
 def test_ranks_are_those_of_all_features_and_of_two_views_of_each_image() -> None:
     run = small("simclr", "data.limit=40", "train.batch_size=6", "data.lanes=3", "data.drop_last=true")
     backbone = TrainState.create(run.setup, classes=run.classes).method.export().eval()

@@ -104,6 +104,7 @@ def test_features_are_those_that_extract_gives(folder: Path, predictor: Any, sha
     assert predictor.class_names(found) == predictor.class_names(found.path) == CLASSES
 
 
+@pytest.mark.thorough
 def test_an_image_may_be_given_in_many_ways_and_sizes(folder: Path, predictor: Any) -> None:
     array = picture(4)
     file = io.BytesIO()
@@ -123,6 +124,7 @@ def test_an_image_may_be_given_in_many_ways_and_sizes(folder: Path, predictor: A
         assert torch.allclose(predictor(way), wanted[:1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_batch_may_be_one_tensor_and_batches_change_nothing(folder: Path, predictor: Any) -> None:
     images = np.stack([picture(number)[:14, :18] for number in range(7)])
     wanted = expected(folder, list(images))
@@ -173,6 +175,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.thorough
 def test_a_command_prints_the_neighbours_of_pictures(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], predictor: Any
 ) -> None:
@@ -339,6 +342,7 @@ def test_a_predictor_does_not_load_ray(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 def test_the_examples_of_the_page_run_as_printed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "notebook.md").read_text()
     code, of_patches = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Predictor(" in block]

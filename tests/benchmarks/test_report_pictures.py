@@ -108,6 +108,7 @@ def pictured_of(data: Any) -> Pictured:
     return Pictured(split, FeatureSet(torch.zeros(len(labels), 2), labels), True)
 
 
+@pytest.mark.thorough
 def test_patches_are_those_of_one_image_of_each_class_before_and_after_training(tmp_path: Path) -> None:
     loaded = saved(tmp_path)
     data = loaded.config.data
@@ -132,6 +133,7 @@ def test_patches_are_those_of_one_image_of_each_class_before_and_after_training(
     assert not np.array_equal(shown.networks[0].colors, shown.networks[1].colors)
 
 
+@pytest.mark.thorough
 def test_a_run_that_began_with_weights_is_shown_beside_them_while_they_are_there(tmp_path: Path) -> None:
     source = saved(tmp_path / "source")
     loaded = saved(tmp_path / "mine", f"method.weights={tmp_path}/source")
@@ -159,6 +161,7 @@ def test_a_run_that_began_with_weights_is_shown_beside_them_while_they_are_there
     assert gone.notes[0].startswith("The network before training is not shown, since its weights cannot be read: ")
 
 
+@pytest.mark.thorough
 def test_patches_can_be_left_out_and_are_where_maps_are_too_small(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

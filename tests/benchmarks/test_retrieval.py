@@ -67,6 +67,7 @@ def test_perfect_features_give_everything() -> None:
     assert set(measured(classes_apart(48), classes_apart(20)).values()) == {100.0}
 
 
+@pytest.mark.thorough
 def test_features_without_a_relation_to_labels_give_chance() -> None:
     generator = torch.Generator().manual_seed(0)
     train, test = (FeatureSet(torch.randn(1000, 16, generator=generator), torch.arange(1000) % 4) for _ in range(2))

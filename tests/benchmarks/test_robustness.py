@@ -77,6 +77,7 @@ def values(found: Findings) -> dict[str, float]:
     return {name: metric.value for name, metric in by_name(found.metrics).items()}
 
 
+@pytest.mark.thorough
 def test_every_set_is_measured_by_its_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def here(context: Context, name: str, images: ShiftedSet) -> Tensor:
         return embedded(images.images, context)
@@ -105,6 +106,7 @@ def test_every_set_is_measured_by_its_rules(tmp_path: Path, monkeypatch: pytest.
     assert torch.equal(found.scores.argmax(dim=1), context.test.labels if context.test else None)
 
 
+@pytest.mark.thorough
 def test_objects_are_right_as_any_of_their_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(robustness, "features_of", lambda context, name, images: embedded(images.images, context))
     context = context_with(tmp_path)
@@ -168,6 +170,7 @@ def test_without_a_set_or_with_one_that_does_not_fit_it_is_refused(tmp_path: Pat
         Robustness.fit_to(Robustness.Config(imagenet_real=str(tmp_path / "none"), holdout=0.5), images)
 
 
+@pytest.mark.thorough
 def test_rates_at_which_nothing_is_learned_are_told_by_its_own_settings(tmp_path: Path) -> None:
     context = context_with(tmp_path)
     assert context.train is not None

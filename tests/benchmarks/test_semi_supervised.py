@@ -74,6 +74,7 @@ def measured(context: Context, **fields: Any) -> dict[str, Any]:
     return {metric.name: metric for metric in found.metrics}
 
 
+@pytest.mark.thorough
 def test_images_are_of_all_classes_alike_nested_and_of_other_draws_other_ones(
     digits: str, tmp_path: Path, fake: Fake
 ) -> None:
@@ -95,6 +96,7 @@ def test_images_are_of_all_classes_alike_nested_and_of_other_draws_other_ones(
     assert fake.rows() == first
 
 
+@pytest.mark.thorough
 def test_classes_may_be_drawn_as_they_come(digits: str, tmp_path: Path, fake: Fake) -> None:
     measured(context_of(digits, tmp_path), fractions=(10.0,), balanced=False)
     (labels,) = fake.labels()
@@ -107,6 +109,7 @@ def test_one_percent_of_imagenet_is_what_the_papers_have() -> None:
     assert num_drawn(1_281_167, 10) == 128_116
 
 
+@pytest.mark.thorough
 def test_numbers_are_means_over_the_draws(digits: str, tmp_path: Path, fake: Fake) -> None:
     config = SemiSupervised.Config(fractions=(1.0, 2.5), draws=3)
     found = measured(context_of(digits, tmp_path), fractions=(1.0, 2.5), draws=3)
@@ -122,6 +125,7 @@ def test_numbers_are_means_over_the_draws(digits: str, tmp_path: Path, fake: Fak
     assert SemiSupervised.metrics(config, 4) == ["top1_1pct", "top1_2_5pct"]
 
 
+@pytest.mark.thorough
 def test_lists_name_the_images(digits: str, tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "few.txt").write_text("".join(f"{row}\n" for row in range(0, 300, 10)))
     monkeypatch.chdir(tmp_path)
@@ -149,6 +153,7 @@ def test_the_settings_are_those_of_vissl(digits: str, tmp_path: Path, fake: Fake
     assert config.benchmarks["semi_supervised"].rivals == ("untrained",)
 
 
+@pytest.mark.thorough
 def test_few_shades_suffice_and_all_test_images_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
     monkeypatch.setattr("raysl.runs.run.train", train_here(started))

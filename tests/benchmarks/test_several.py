@@ -87,11 +87,13 @@ def test_a_watch_passes_over_what_is_half_written_and_measures_what_was_saved_be
     assert looks == ["checkpoint_000000001", "checkpoint_000000002"]
 
 
+@pytest.mark.thorough
 def test_the_last_checkpoint_is_that_of_the_last_step(config: RunConfig) -> None:
     assert not is_last(Folder(str(save(config, 1))))
     assert is_last(Folder(str(save(config, 2))))
 
 
+@pytest.mark.thorough
 def test_code_that_a_checkpoint_names_is_imported_by_a_watch_only_if_it_is_trusted(
     config: RunConfig, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def of_scikit_learn(rows: FeatureSet, cost: float, index: torch.Tensor, column: 
     return other.fit(rows.features[index].double().numpy(), rows.labels[index, column].numpy())
 
 
+@pytest.mark.thorough
 def test_each_class_is_a_binary_regression_of_scikit_learn_without_ignored_images() -> None:
     rows, costs, index = several(80, seed=0, num_ignored=9), (0.01, 1.0, 100.0), torch.arange(4, 80)
     found, is_done = fit_logistic(
@@ -44,6 +45,7 @@ def test_each_class_is_a_binary_regression_of_scikit_learn_without_ignored_image
             np.testing.assert_allclose(found.bias[3 * place + column], other.intercept_[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_map_is_that_of_scikit_learns_scores() -> None:
     train, test = several(80, seed=0), several(60, seed=1)
     found = logistic(train, test, costs=(0.5,), ap="11point", tolerance=1e-7, max_iter=2000)
@@ -56,6 +58,7 @@ def test_map_is_that_of_scikit_learns_scores() -> None:
     assert by_name(found.metrics)["map"].value == pytest.approx(100 * expected.mean(), abs=1e-6)
 
 
+@pytest.mark.thorough
 def test_c_is_chosen_on_the_published_validation_images() -> None:
     train, test = several(80, seed=0), several(60, seed=1)
     train.num_validation = 30
@@ -74,6 +77,7 @@ def test_c_is_chosen_on_the_published_validation_images() -> None:
     assert curve["lines"]["features"] == [pytest.approx(pair, rel=1e-4) for pair in zip(costs, means, strict=True)]
 
 
+@pytest.mark.thorough
 def test_c_of_one_label_an_image_is_chosen_on_published_or_drawn_images_too() -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(90) % 3

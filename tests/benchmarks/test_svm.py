@@ -58,6 +58,7 @@ def slow_svm(train: FeatureSet, test: FeatureSet) -> tuple[list[float], list[flo
     return areas, chosen
 
 
+@pytest.mark.thorough
 def test_several_labels_an_image_are_measured_as_by_scikit_learn_alone(caplog: pytest.LogCaptureFixture) -> None:
     train, test = several(90, 0), several(60, 1)
     with caplog.at_level(logging.INFO, logger="raysl"):
@@ -73,6 +74,7 @@ def test_several_labels_an_image_are_measured_as_by_scikit_learn_alone(caplog: p
     assert found.scores is None
 
 
+@pytest.mark.thorough
 def test_images_to_ignore_are_negatives_in_training_and_dropped_in_test() -> None:
     train, test = several(90, 0), several(60, 1)
     as_absent = FeatureSet(train.features, train.labels.clamp(min=0))
@@ -80,6 +82,7 @@ def test_images_to_ignore_are_negatives_in_training_and_dropped_in_test() -> Non
     assert svm(train, FeatureSet(test.features, test.labels.clamp(min=0)), 3).metrics != svm(train, test, 3).metrics
 
 
+@pytest.mark.thorough
 def test_one_label_an_image_is_each_class_against_the_rest() -> None:
     train, test = random_set(90, 0), random_set(60, 1)
     apart = [FeatureSet(rows.features, torch.eye(4, dtype=torch.int64)[rows.labels]) for rows in (train, test)]
@@ -89,12 +92,14 @@ def test_one_label_an_image_is_each_class_against_the_rest() -> None:
     assert (one.scores.argmax(dim=1) == test.labels).float().mean() > 0.4
 
 
+@pytest.mark.thorough
 def test_perfect_features_give_100_and_random_ones_the_share_of_the_class() -> None:
     assert by_name(svm(perfect_set(80, 0), perfect_set(60, 1), 4).metrics)["map"].value == 100
     noise = FeatureSet(torch.randn(2000, 6, generator=torch.Generator().manual_seed(0)), random_set(2000, 1).labels)
     assert by_name(svm(random_set(400, 0), noise, 4).metrics)["map"].value == pytest.approx(25, abs=4)
 
 
+@pytest.mark.thorough
 def test_raw_digits_are_ranked_nearly_right_by_both_average_precisions() -> None:
     train, test = digits()
     found = [svm(train, test, 10, costs=(1.0,), ap=ap).metrics[0].value for ap in ("all", "11point")]
@@ -136,6 +141,7 @@ def test_what_it_takes_is_told_in_fits_and_minutes_on_the_cores_that_it_may_use(
     assert at_stages.seconds == pytest.approx(outlook.seconds * 3584 / 2048)
 
 
+@pytest.mark.thorough
 def test_the_number_of_cores_makes_no_other_result() -> None:
     alone = svm(several(60, 0), several(40, 1), 3, cores=1)
     assert alone.metrics == svm(several(60, 0), several(40, 1), 3).metrics
@@ -205,6 +211,7 @@ def test_a_class_with_too_few_images_is_named_on_the_driver_and_again_where_it_i
         svm(every, rows, 3)
 
 
+@pytest.mark.thorough
 def test_a_class_without_test_images_is_left_out_of_the_mean_and_told(caplog: pytest.LogCaptureFixture) -> None:
     train, test = several(60, 0), several(40, 1)
     without = FeatureSet(test.features, torch.where(torch.tensor([False, True, False]), 0, test.labels))
@@ -222,6 +229,7 @@ def test_a_class_without_test_images_is_left_out_of_the_mean_and_told(caplog: py
         svm(train, FeatureSet(test.features, 0 * test.labels), 3)
 
 
+@pytest.mark.thorough
 def test_a_number_that_no_image_has_is_no_class(caplog: pytest.LogCaptureFixture) -> None:
     train, test = random_set(60, 0), random_set(40, 1)
     found, expected = (

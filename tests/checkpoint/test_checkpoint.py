@@ -59,6 +59,7 @@ def saved(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
 def test_the_step_after_a_restart_is_the_step_that_would_have_been(tmp_path: Path, optimizer: str) -> None:
     whole, first = (state_of(f"optim={optimizer}", "optim.lr=0.1") for _ in range(2))
@@ -68,6 +69,7 @@ def test_the_step_after_a_restart_is_the_step_that_would_have_been(tmp_path: Pat
     assert_same(train(whole, 5), train(second, 5))
 
 
+@pytest.mark.thorough
 def test_what_callbacks_keep_comes_back(saved: Path) -> None:
     state = state_of()
     state.load(saved)
@@ -76,6 +78,7 @@ def test_what_callbacks_keep_comes_back(saved: Path) -> None:
     assert (state.callbacks["Probe"]["best"], state.callbacks["Probe"]["name"]) == (0.5, "x")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_a_state_is_read_part_by_part_and_keeps_nothing_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
@@ -101,6 +104,7 @@ def test_first_weights_are_a_function_of_the_seed() -> None:
         assert_same(state_of(), state_of("seed=1"))
 
 
+@pytest.mark.thorough
 def test_the_backbone_of_a_checkpoint_is_the_trained_one(saved: Path) -> None:
     state = state_of()
     state.load(saved)
@@ -115,6 +119,7 @@ def test_the_backbone_of_a_checkpoint_is_the_trained_one(saved: Path) -> None:
         assert not torch.equal(untrained(images), expected)
 
 
+@pytest.mark.thorough
 def test_a_run_stands_for_its_newest_whole_checkpoint(saved: Path) -> None:
     run = saved.parent
     train(state_of(), 4).save(run / "checkpoint_000000020", {})
@@ -126,6 +131,7 @@ def test_a_run_stands_for_its_newest_whole_checkpoint(saved: Path) -> None:
         newest(str(run / "gone"))
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_behind_a_uri_is_read(saved: Path) -> None:
     memory = fsspec.filesystem("memory")
     for path in saved.iterdir():
@@ -150,6 +156,7 @@ def edit_meta(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("read", [lambda path: load_checkpoint(str(path)), lambda path: state_of().load(path)])
 def test_another_format_is_refused_and_says_who_reads_it(saved: Path, read: Callable[[Path], Any]) -> None:
     edit_meta(saved, format=99, raysl="7.0")
@@ -163,6 +170,7 @@ def test_another_format_is_refused_and_says_who_reads_it(saved: Path, read: Call
         read(saved)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_another_method_or_size_does_not_resume(saved: Path) -> None:
     with pytest.raises(ConfigError, match=r"(?s)does not fit these settings: .*size mismatch"):
         state_of("method.hidden_dim=16").load(saved)
@@ -180,6 +188,7 @@ def test_a_checkpoint_that_lacks_a_file_names_it(saved: Path, name: str) -> None
         load_checkpoint(str(saved))
 
 
+@pytest.mark.thorough
 def test_a_run_whose_newest_checkpoint_is_damaged_gives_the_one_before(
     saved: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,6 +250,7 @@ class Trap:
         return os.mkdir, (str(self.mark),)
 
 
+@pytest.mark.thorough
 def test_a_hostile_pickle_is_refused_and_runs_nothing(saved: Path, tmp_path: Path) -> None:
     mark, file = tmp_path / "sprung", saved / "train_state.pt"
     torch.save({"method": Trap(mark), "step": 1}, file)
@@ -287,6 +297,7 @@ def test_a_checkpoint_holds_tensors_and_primitives_only(saved: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_state_without_its_parts_is_refused(saved: Path) -> None:
     torch.save({"step": 3}, saved / "train_state.pt")
     sealed(saved)

@@ -124,6 +124,7 @@ def _actions(*policies: str) -> list[str]:
     return [action for policy in policies for each in statements(policy) for action in each["Action"]]
 
 
+@pytest.mark.thorough
 def test_ray_finds_everything_in_the_account_and_opens_nothing_itself(config: dict[str, Any]) -> None:
     groups = boto3.client("ec2").describe_security_groups()["SecurityGroups"]
     assert not any("Ray" in group["Description"] for group in groups)  # as that of a group of its own has
@@ -136,6 +137,7 @@ def test_ray_finds_everything_in_the_account_and_opens_nothing_itself(config: di
     assert [pair["GroupId"] for pair in inside["UserIdGroupPairs"]] == [group["GroupId"]]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("account")
 def test_where_the_stack_is_not_deployed_no_node_is_started() -> None:
     elsewhere = prepare_config(cluster_file())
@@ -144,6 +146,7 @@ def test_where_the_stack_is_not_deployed_no_node_is_started() -> None:
         SpotFirst.bootstrap_config(elsewhere)
 
 
+@pytest.mark.thorough
 def test_nodes_have_the_rights_of_their_role_and_gpus_are_spot_instances(
     config: dict[str, Any], provider: SpotFirst
 ) -> None:
@@ -156,6 +159,7 @@ def test_nodes_have_the_rights_of_their_role_and_gpus_are_spot_instances(
     assert {group for group, node in started.items() if node.instance_lifecycle == "spot"} == {"gpu"}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("provider")
 def test_the_head_may_do_all_that_its_autoscaler_does(config: dict[str, Any]) -> None:
     with actions_of("NodePolicy", "HeadPolicy"):
@@ -171,6 +175,7 @@ def test_the_head_may_do_all_that_its_autoscaler_does(config: dict[str, Any]) ->
         assert head.non_terminated_nodes({}) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("provider")
 def test_a_worker_may_use_the_bucket_and_start_no_nodes(config: dict[str, Any]) -> None:
     with actions_of("NodePolicy"):
@@ -189,6 +194,7 @@ def test_a_worker_may_use_the_bucket_and_start_no_nodes(config: dict[str, Any]) 
             boto3.client("iam").list_roles()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("account")
 def test_a_node_has_rights_to_one_bucket_and_one_image() -> None:
     images, inside, log_in, image = statements("NodePolicy")
@@ -263,6 +269,7 @@ def answer_like_ec2(provider: SpotFirst, code: str, at_most: int = 0) -> None:
     provider.ec2_fail_fast.meta.client.meta.events.register("before-call.ec2.RunInstances", answer)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spot", [0, 1])
 def test_the_full_price_is_paid_for_what_aws_has_no_spot_instance_for(
     config: dict[str, Any], provider: SpotFirst, spot: int
@@ -273,6 +280,7 @@ def test_the_full_price_is_paid_for_what_aws_has_no_spot_instance_for(
     assert sorted(provider.non_terminated_nodes({"ray-node-type": "gpu"})) == sorted(nodes)
 
 
+@pytest.mark.thorough
 def test_another_refusal_of_aws_stays_one(config: dict[str, Any], provider: SpotFirst) -> None:
     answer_like_ec2(provider, "VcpuLimitExceeded")
     with pytest.raises(NodeLaunchException) as refused:

@@ -101,6 +101,7 @@ def _wrong_fields(value: Any, shape: dict[str, Any], schemas: dict[str, Any], pa
 _TYPES = {str: "string", bool: "boolean", int: "string"}  # 64 bits are text in Google's JSON; its API takes both
 
 
+@pytest.mark.thorough
 def test_google_cloud_knows_every_field_of_a_node() -> None:
     documents = Path(str(pytest.importorskip("googleapiclient.discovery_cache").__file__)).parent / "documents"
     schemas = json.loads((documents / "compute.v1.json").read_text())["schemas"]

@@ -113,6 +113,7 @@ def pods(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: group["template"]["spec"] for name, group in ({"head": spec["headGroupSpec"]} | groups).items()}
 
 
+@pytest.mark.thorough
 def test_the_objects_have_the_fields_of_kuberay(objects: dict[str, list[dict[str, Any]]]) -> None:
     assert set(objects) == {"ServiceAccount", "RayCluster"}
     for account in objects["ServiceAccount"]:

@@ -25,6 +25,7 @@ def placed_gpus(gpus: int, share: float, num: int) -> bool:
     return True
 
 
+@pytest.mark.thorough
 def test_trials_leave_cpus_to_data_tasks_drivers_and_benchmarks() -> None:
     fitting = 0
     for cpus, trials, workers in product(CPUS, TRIALS, WORKERS):
@@ -65,6 +66,7 @@ def test_trials_that_are_let_in_find_a_gpu_each_and_others_are_told_how(share: f
         assert trials == 1 or workers > gpus or "run " in str(refused.value)
 
 
+@pytest.mark.thorough
 def test_all_cpus_and_gpus_at_once_hold_what_was_let_in() -> None:
     for cpus, gpus, trials, workers in product((1, 2, 3, 8, 64), GPUS, TRIALS, WORKERS):
         try:

@@ -1,5 +1,7 @@
 from collections.abc import Callable
 
+import pytest
+
 from raysl.config import schema
 from raysl.config.docs import annotate, describe, field_docs
 from raysl.config.load import load_config
@@ -30,6 +32,7 @@ def test_class_without_source_has_no_lines() -> None:
     assert field_docs(made["Made"]) == {}
 
 
+@pytest.mark.thorough
 def test_annotated_tree_loads_as_the_same(tiny: str, write: Write) -> None:
     config = load_config(
         tiny,

@@ -248,6 +248,7 @@ def test_a_base_that_two_bases_share_lies_below_both(tiny: str, write: Write) ->
     assert load_config(write("both.yaml", "base: [one, two]\n")).seed == 1
 
 
+@pytest.mark.thorough
 def test_interpolation_sees_overrides_and_defaults(tiny: str, write: Write) -> None:
     path = write("i.yaml", "base: tiny\nbackbone: {width: '${data.image_size}'}\nname: e${train.epochs}-\\${x}\n")
     assert load_config(path).name == "e100-${x}"
@@ -322,6 +323,7 @@ def test_yaml_mistakes_name_file_and_line(write: Write) -> None:
     assert "no file 'gone.yaml'" in error_of("gone.yaml")
 
 
+@pytest.mark.thorough
 def test_what_is_dumped_loads_as_the_same(tiny: str, write: Write) -> None:
     config = load_config(
         tiny, ["optim.warmup=1234567st", "name='a: \\${b} # \\${c}'", "storage=1e-3x", "optim.lr=1e-5"]

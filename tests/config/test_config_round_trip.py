@@ -61,6 +61,7 @@ FEW = settings(
 )
 
 
+@pytest.mark.thorough
 @settings(FEW, max_examples=20)
 @given(tree=TREE)
 def test_any_tree_survives_dump_and_load(tree: dict[str, Any], tmp_path: Path) -> None:
@@ -72,6 +73,7 @@ def test_any_tree_survives_dump_and_load(tree: dict[str, Any], tmp_path: Path) -
         assert load_config(str(path)) == config
 
 
+@pytest.mark.thorough
 @FEW
 @given(value=st.one_of(TEXT, FLOAT, st.integers(), st.text(alphabet="0123456789.eE+-_:xob", max_size=8)))
 def test_yaml_gives_back_every_scalar_as_it_was(value: object) -> None:
@@ -106,6 +108,7 @@ def test_numbers_are_read_as_people_write_them(text: str, value: object) -> None
     assert type(read(text, "text")) is type(value)
 
 
+@pytest.mark.thorough
 @FEW
 @given(
     junk=st.recursive(

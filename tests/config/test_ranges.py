@@ -225,7 +225,7 @@ def is_free(choice: tuple[str, ...], key: str) -> bool:
 @pytest.mark.parametrize(
     ("choice", "key", "kind"),
     [
-        pytest.param(*field, marks=[pytest.mark.slow] if field[1] in LARGE else [])
+        pytest.param(*field, marks=pytest.mark.slow if field[1] in LARGE else pytest.mark.thorough)
         for field in FIELDS
         if is_free(field[0], field[1])
     ],
@@ -266,6 +266,7 @@ def test_pairs_of_settings_that_do_not_go_together_are_refused() -> None:
     assert "optim: nesterov needs a momentum" in refusal(("optim=sgd",), "optim.momentum=0", "optim.nesterov=true")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "setting"), [("ibot", {"size": 100}), ("mae", {"patch_size": 15}), ("jigsaw", {"tile_size": 200})]
 )

@@ -162,6 +162,7 @@ def test_tiles_follow_too(words: str, names: tuple[str, ...], expected: list[int
     assert of_views(words, *names) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["jigsaw", "pirl"])
 @pytest.mark.parametrize("side", [16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256])
 def test_tiles_that_follow_fit_into_their_cells(method: str, side: int) -> None:

@@ -46,6 +46,7 @@ def mixes(draw: st.DrawFn) -> Order:
     return replace(order, unit_sizes=unit_sizes, batch_size=batch, lanes=lanes, mix=mix)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(mixes(), st.integers(1, 5))
 def test_a_mix_takes_each_source_by_its_rows_and_its_images_equally_often(order: Order, num_epochs: int) -> None:
@@ -77,6 +78,7 @@ def test_a_mix_shuffles_the_sources_together_and_goes_on_where_an_epoch_ended() 
         assert len(np.unique(large)) == 800, "900 draws of three epochs go through all 800 images once"
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(orders(), st.integers(0, 3))
 def test_an_epoch_holds_no_sample_twice_and_leaves_out_less_than_a_batch_or_none(order: Order, epoch: int) -> None:
@@ -91,6 +93,7 @@ def test_an_epoch_holds_no_sample_twice_and_leaves_out_less_than_a_batch_or_none
     assert order.num_samples - len(seen) < (order.batch_size if order.drop_last else 1)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(orders() | mixes(), st.integers(1, 9), st.integers(0, 100))
 def test_ranks_laid_side_by_side_give_the_same_batch_at_any_world_size(order: Order, world: int, step: int) -> None:
@@ -100,6 +103,7 @@ def test_ranks_laid_side_by_side_give_the_same_batch_at_any_world_size(order: Or
         assert [len(part) for part in parts] == [order.num_rows(rank, world) for rank in range(world)]
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(
     orders() | mixes(),
@@ -119,6 +123,7 @@ def test_any_chain_of_restarts_with_other_ranks_consumes_what_an_undisturbed_run
     np.testing.assert_array_equal(np.concatenate(seen), np.concatenate([order.batch(at) for at in range(start, step)]))
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given((orders() | mixes()).filter(lambda order: not order.is_exact), st.integers(0, 2), st.integers(0, 100))
 def test_a_queue_for_each_lane_that_is_fed_with_windows_gives_the_batches(order: Order, epoch: int, start: int) -> None:
@@ -145,6 +150,7 @@ def _queue(order: Order, epoch: int, lane: int, start: int) -> Iterator[int]:
             yield from samples[max(0, drop - first) :].tolist()
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(orders().filter(lambda order: not order.is_exact), st.integers(0, 2))
 def test_a_window_has_all_rows_of_its_units_but_those_beyond_a_cut_of_lanes(order: Order, epoch: int) -> None:
@@ -206,6 +212,7 @@ def test_the_order_never_changes(case: tuple[int | None, bool, bool]) -> None:
     assert crc32(rows.astype("<i8").tobytes()) == STORED[case]
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(orders(), st.integers(0, 60))
 def test_a_step_needs_no_step_before_it(order: Order, step: int) -> None:
@@ -221,12 +228,14 @@ def test_permutation_holds_each_place_once(key: int, n: int) -> None:
     assert sorted(permutation(n, key).tolist()) == list(range(n))
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**63), st.integers(1, 3000))
 def test_a_feistel_network_is_a_permutation_at_any_size(key: int, n: int) -> None:
     assert sorted(feistel(n, key, np.arange(n)).tolist()) == list(range(n))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [SORTED_ROWS, SORTED_ROWS + 1, 1_000_003])
 def test_a_feistel_network_is_a_permutation_of_many_rows(n: int) -> None:
     assert np.array_equal(np.sort(feistel(n, 3, np.arange(n))), np.arange(n))
@@ -252,6 +261,7 @@ def test_rows_of_a_feistel_network_look_uniform_and_independent(n: int) -> None:
     assert abs(_chi_square(np.bincount(parts * 100 + another_epoch, minlength=10_000))) < 4
 
 
+@pytest.mark.thorough
 def test_one_position_of_a_feistel_network_is_uniform_over_keys() -> None:
     n = SORTED_ROWS + 1
     rows = np.array([feistel(n, key, np.array([0, 1, n - 1])) for key in range(4000)])
@@ -266,6 +276,7 @@ def test_an_exact_order_of_any_size_computes_only_the_rows_of_a_batch() -> None:
     np.testing.assert_array_equal(np.concatenate([order.batch(1, rank, 3) for rank in range(3)]), batches[1])
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 200), st.integers(1, 20))
 def test_lanes_are_shared_out_whole_and_as_evenly_as_can_be(lanes: int, world: int) -> None:
     parts = [rank_share(lanes, rank, world) for rank in range(world)]
@@ -293,6 +304,7 @@ def test_seed_epoch_and_dataset_each_give_another_order() -> None:
         assert len(np.intersect1d(first, other)) < 10
 
 
+@pytest.mark.thorough
 def test_exact_permutations_mix_evenly() -> None:
     order = _order(is_exact=True, unit_sizes=np.array([1000]), batch_size=10)
     firsts = np.array([order.batch(epoch * order.epoch_len)[0] for epoch in range(2000)])

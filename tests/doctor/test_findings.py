@@ -165,6 +165,7 @@ def test_cpus_in_use_name_the_run_and_the_command_that_stops_it() -> None:
     assert findings.of_images(late, line) == [f"no images come through Ray Data: no answer within 93 s; {line}"]
 
 
+@pytest.mark.thorough
 def test_a_storage_has_one_line_and_the_last_line_says_how_many_problems_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +186,7 @@ def test_the_facts_of_this_machine_are_those_of_a_node() -> None:
     assert set(node_facts()) == set(DRIVER)
 
 
+@pytest.mark.thorough
 def test_without_a_cluster_a_storage_is_looked_at_from_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, console: Console
 ) -> None:
@@ -247,6 +249,7 @@ def test_a_storage_that_answers_late_is_a_finding_and_leaves_nothing(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_the_late_answer_of_one_look_is_no_fact_of_another(tmp_path: Path, late: threading.Event) -> None:
     with StorageProbe(str(tmp_path)) as first:
         pass

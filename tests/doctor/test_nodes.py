@@ -157,7 +157,7 @@ def test_a_cluster_that_starts_from_no_nodes_says_so_and_what_may_come(tmp_path:
     assert any("fewer than two nodes with CPUs or GPUs are up" in note for note in cluster["notes"])
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_beside_a_run_it_says_which_one_holds_the_cpus_and_measures_all_the_same(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add("--num-cpus=2")
     environment = client_environment() | {"RAY_ADDRESS": f"127.0.0.1:{nodes.port}"}

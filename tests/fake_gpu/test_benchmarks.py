@@ -19,6 +19,7 @@ from raysl.benchmarks.retrieval import Retrieval
 from raysl.benchmarks.suite.tasks import _on_gpu
 from tests.fake_gpu.pretended import needs_pretended_gpu, pretended_gpu
 from tests.fake_gpu.watch import TO_GPU, TO_HOST, Watch, is_on_gpu
+from tests.tiers import each
 
 pytestmark = needs_pretended_gpu
 
@@ -50,8 +51,9 @@ def features(num: int, device: str) -> FeatureSet:
     return FeatureSet(torch.randn(num, 8, generator=random), torch.zeros(num, dtype=torch.int64)).to(device)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("train", "test"), PLACES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", each(CASES, now=("knn",)))
 def test_features_may_be_on_any_device(watch: Watch, name: str, train: str, test: str) -> None:
     context: Any = Context.__new__(Context)
     for field, value in {"train": features(40, train), "test": features(20, test), "num_classes": 1, "seed": 0}.items():

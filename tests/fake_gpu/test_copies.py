@@ -21,13 +21,17 @@ def copies(seen: Seen) -> Sequence[Event]:
     return [event for event in seen.watch.events if event.kind in kinds and event.phase == "forward and backward"]
 
 
-@pytest.mark.parametrize(("name", "draws"), [("npid", 1), pytest.param("pirl", 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "draws"),
+    [pytest.param("npid", 1, marks=pytest.mark.thorough), pytest.param("pirl", 2, marks=pytest.mark.slow)],
+)
 def test_negatives_are_drawn_on_the_gpu(name: str, draws: int) -> None:
     found = copies(trained(name, "method.num_negatives=32000", ONE_STEP))
     assert {event.kind for event in found} == {TO_GPU_LATE}
     assert sum(event.num_bytes for event in found) == draws * 16 * 8, "a key for each image"
 
 
+@pytest.mark.thorough
 def test_drop_path_draws_once_for_all_blocks() -> None:
     shallow, deep = (copies(trained("dino", *VIT, f"backbone.depth={depth}", ONE_STEP)) for depth in (2, 4))
     assert len(shallow) == len(deep) == 2, "for large and for small crops"

@@ -12,14 +12,14 @@ pytestmark = needs_pretended_gpu
 SOLVE = {"mmcr"}
 """Methods whose loss is a singular value decomposition: torch waits for the solver's report, once a step."""
 QUICK = {("simclr", "bf16"), ("npid", "fp16")}
-"""What the default tier has; the others are slow together."""
+"""What is tried more often; the others are slow together."""
 
 
 def cases(precisions: tuple[str, ...]) -> list[object]:
     made = []
     for name in METHODS:
         for precision in precisions:
-            marks = [] if (name, precision) in QUICK else [pytest.mark.slow]
+            marks = pytest.mark.thorough if (name, precision) in QUICK else pytest.mark.slow
             made.append(pytest.param(name, precision, id=f"{name}-{precision}", marks=marks))
     return made
 

@@ -28,6 +28,7 @@ def second_step(name: str, num_tensors: int, is_fp16: bool, **settings: object) 
         return sum(watch.kernels.values()), list(watch.events)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "settings", "is_fp16"),
     [

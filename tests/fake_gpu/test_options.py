@@ -60,11 +60,11 @@ def measured(run: object, backbone: object) -> dict[str, float]:
 def cases() -> list[object]:
     settings = {name: [f"callbacks=[{name}]", *words] for name, words in DUE.items()} | OPTIONS
     return [
-        pytest.param(name, words, precision, id=f"{name}-{precision}", marks=[] if is_quick else [pytest.mark.slow])
+        pytest.param(name, words, precision, id=f"{name}-{precision}", marks=mark)
         for name, words in settings.items()
         for precision in ("bf16", "fp16")
         if f"{name}-{precision}" not in ALONE
-        for is_quick in [name in QUICK and precision == "fp16"]
+        for mark in [pytest.mark.thorough if name in QUICK and precision == "fp16" else pytest.mark.slow]
     ]
 
 
@@ -83,6 +83,7 @@ def test_it_waits_only_where_it_is_due(
     assert bool(own) == (name in WAITING), own
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_the_end_of_an_epoch_does_not_wait_for_its_loss(precision: str) -> None:
     seen = trained("simclr", f"train.precision={precision}", "train.epochs=2")

@@ -13,7 +13,8 @@ pytestmark = needs_pretended_gpu
 WORLDS = (8, 64, 1024)
 ROWS = 4
 QUICK = ("moco",)
-"""What the default tier has; the others are slow together."""
+"""What is tried more often; the others are slow together."""
+THOROUGH, SLOW = pytest.mark.thorough, pytest.mark.slow
 
 OF_GRADIENTS = {"ddp": {"allreduce_"}, "zero1": {"allreduce_"}, "fsdp": {"_reduce_scatter_base_"}}
 """Collectives that exchange gradients, of what torch wraps."""
@@ -24,9 +25,7 @@ def small_step(name: str, world: int, *words: str, is_wrapped: bool = False) -> 
     return step_of(f"digits/{name}", world, ROWS, *tiny, *words, is_wrapped=is_wrapped)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in METHODS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=THOROUGH if name in QUICK else SLOW) for name in METHODS])
 def test_what_a_rank_exchanges_and_holds_is_at_most_linear_in_ranks(name: str) -> None:
     ranks = {world: small_step(name, world) for world in WORLDS}
     for rank in ranks.values():
@@ -65,6 +64,7 @@ def test_shards_are_updated_in_fp16(optimizer: str) -> None:
     assert places <= {"optim/plain.py", "torch"}, "of the flag of an overflow alone"
 
 
+@pytest.mark.thorough
 def test_a_rank_sends_and_gets_its_own_number_of_images_for_mocos_shuffle() -> None:
     words = ("method.key_bn=shuffle", "train.sync_bn=false")
     few, many = (small_step("moco", world, *words) for world in (8, 1024))
@@ -74,7 +74,10 @@ def test_a_rank_sends_and_gets_its_own_number_of_images_for_mocos_shuffle() -> N
     assert many.peak - few.peak < 1016 * there / 2 / 2, "half of the images of the other ranks"
 
 
-@pytest.mark.parametrize(("name", "sums"), [("barlow_twins", 1), pytest.param("vicreg", 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "sums"),
+    [pytest.param("barlow_twins", 1, marks=THOROUGH), pytest.param("vicreg", 2, marks=SLOW)],
+)
 def test_a_covariance_is_exchanged_forward_only_and_its_rows_where_they_are_less(name: str, sums: int) -> None:
     """Of 32 images: 20 x 20 sums are less than the rows, 512 x 512 sums are not."""
     narrow, wide = (small_step(name, 8, f"method.dim={dim}") for dim in (20, 512))

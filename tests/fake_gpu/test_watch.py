@@ -147,6 +147,7 @@ def test_a_large_copy_of_pageable_memory_is_a_wait_and_a_small_one_is_not(watch:
     assert [event.num_bytes for event in watch.waits] == [64 * 1024 + 4]
 
 
+@pytest.mark.thorough
 def test_a_module_moves_with_shared_parameters_and_trains(watch: Watch) -> None:
     shared = nn.Linear(4, 4)
     model = nn.Sequential(shared, nn.BatchNorm1d(4), shared)

@@ -192,7 +192,7 @@ def _line(script: str) -> Line:
     return line
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_the_line_that_packs_images_runs(head: Head, bucket: str) -> None:
     _run(head, _line("ingest"), bucket, "ingest")
 

@@ -39,6 +39,7 @@ def test_all_files_are_written_and_nothing_half_done_stays(tmp_path: Path) -> No
     assert (sweep / "leaderboard.csv").read_text() == found.csv()
 
 
+@pytest.mark.thorough
 def test_the_best_configurations_load_beside_the_sweep_with_the_settings_of_their_runs(tmp_path: Path) -> None:
     found = swept(tmp_path)
     write(found, Folder(found.facts.path))

@@ -84,6 +84,7 @@ def test_runs_whose_lists_of_k_are_in_another_order_rank_equal_metrics_together(
     assert ranked(tmp_path) == {"": ["two", "three", "one"]}
 
 
+@pytest.mark.thorough
 def test_runs_with_another_protocol_are_ranked_apart_and_the_page_says_so(tmp_path: Path) -> None:
     of(tmp_path, "warm", "{k: [20], temperature: 0.1}", knn_k20_top1=95.0)
     of(tmp_path, "one", "{k: [20, 200]}", knn_k20_top1=80.0)
@@ -101,6 +102,7 @@ def test_runs_with_another_protocol_are_ranked_apart_and_the_page_says_so(tmp_pa
     assert mixed in by_loss.html()
 
 
+@pytest.mark.thorough
 def test_each_dataset_has_a_section_and_a_column_and_a_best_run_of_its_own(tmp_path: Path) -> None:
     of(tmp_path, "easy", "{k: [20]}", "flowers", knn_k20_top1=99.0)
     of(tmp_path, "one", "{k: [20]}", knn_k20_top1=80.0)

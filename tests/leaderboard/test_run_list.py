@@ -189,6 +189,7 @@ def cli(*words: str) -> Any:
     return CliRunner().invoke(app, ["runs", *words])
 
 
+@pytest.mark.thorough
 def test_the_command_sorts_and_prints_json(tmp_path: Path) -> None:
     make_run(tmp_path / "a", 1.0, knn_k20_top1=70.0)
     make_run(tmp_path / "b", 1.0, knn_k20_top1=90.0)

@@ -98,6 +98,7 @@ class _Largest(TorchDispatchMode):
         return given
 
 
+@pytest.mark.thorough
 def test_no_tensor_of_a_large_batch_holds_all_pairs() -> None:
     z, rows = normal(2304, 2, 2, dtype=torch.float32).requires_grad_(), torch.arange(2304)
     assert (2 * len(z)) ** 2 > all_pairs.MOST_STORED

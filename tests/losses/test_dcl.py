@@ -59,6 +59,7 @@ def test_ranks_weighed_by_rows_give_the_loss_of_the_whole_batch(sigma: float | N
     torch.testing.assert_close(merged, dcl(z, z, torch.arange(5), sigma=sigma), rtol=1e-12, atol=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sigma", [None, 0.5])
 def test_gradients_of_dcl_agree_with_finite_differences(sigma: float | None) -> None:
     z_all, rows = embeddings(4, 2).requires_grad_(), torch.tensor([2, 0])

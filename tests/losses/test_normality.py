@@ -44,6 +44,7 @@ def test_statistic_is_lightlys() -> None:
     assert torch.stack(ours).mean().item() == pytest.approx(theirs.item(), rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_gradient_is_that_of_finite_differences() -> None:
     x, t = numbers(4, 2, 3).requires_grad_(), torch.linspace(0, 3, 5, dtype=torch.float64)
     torch.autograd.gradcheck(lambda rows: characteristic_sums(rows, t), x)

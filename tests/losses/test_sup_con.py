@@ -47,6 +47,7 @@ def test_ranks_weighed_by_rows_give_the_loss_of_the_whole_batch() -> None:
     torch.testing.assert_close(merged, sup_con(z, z, torch.arange(7), LABELS), rtol=1e-12, atol=0)
 
 
+@pytest.mark.thorough
 def test_gradients_of_sup_con_agree_with_finite_differences() -> None:
     z_all, rows = embeddings(7, 2).requires_grad_(), torch.tensor([2, 3])
     z = embeddings(2, 2).roll(1).requires_grad_()

@@ -23,6 +23,8 @@ from raysl.train.state import TrainState
 Steps = dict[str, Any]
 """What `exact_steps` gives."""
 METHODS = sorted(ALIASES["method"])
+FEW = ("dino", "mae", "moco", "simclr", "swav", "vicreg")
+"""One of each family, for the default tier."""
 SMALL = (
     "data.limit=62",  # 3 batches of 16 and one of 14
     "train.batch_size=16",
@@ -56,8 +58,8 @@ FURTHER = {
     "salt": ("method.target=latents", "method.teacher=untrained"),
 }
 """Settings that switch on parts of a method that its own configuration has switched off."""
-STOPS = (2, 4, 7)
-"""Steps to go on from: inside the first epoch, at its end, and before the last step."""
+STOPS = (4, 7)
+"""Steps to go on from: at the end of the first epoch, and before the last step."""
 
 
 @cache

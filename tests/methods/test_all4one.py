@@ -112,6 +112,7 @@ def test_the_teachers_embeddings_of_first_views_enter_the_queue_and_it_follows()
     torch.testing.assert_close(next(method.teacher.parameters()), slow + 0.5)
 
 
+@pytest.mark.thorough
 def test_dropout_is_that_of_the_sample() -> None:
     method, batch = small_all4one(dropout=0.5), whole_batch()
     first = method(batch, STEP).metrics["centroid_loss"]

@@ -117,6 +117,7 @@ def slow_losses(method: CAPI, batch: Batch) -> tuple[Tensor, Tensor]:
     return torch.stack(predictions).mean(), torch.stack(clustering).mean()
 
 
+@pytest.mark.thorough
 def test_losses_are_those_of_slow_loops_over_patches() -> None:
     method, batch = small_method(), batch_of()
     out = method(batch, STEP)
@@ -174,6 +175,7 @@ def test_heads_equal_lightlys() -> None:
     torch.testing.assert_close(method.head(unit), head(z), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_clusters_are_used_alike_at_each_place_or_over_all() -> None:
     scores = 2 * torch.randn(3, 40, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     scores += 3 * torch.randn(3, 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))  # of places
@@ -186,6 +188,7 @@ def test_clusters_are_used_alike_at_each_place_or_over_all() -> None:
     assert (joint_codes.sum(dim=1) - 8).abs().max() > 2
 
 
+@pytest.mark.thorough
 def test_the_two_losses_share_no_gradient() -> None:
     method = small_method()
     method(batch_of(), STEP).loss.backward()

@@ -83,6 +83,7 @@ def test_without_a_teacher_pixels_are_clustered_and_that_is_said(caplog: pytest.
     assert "the clusters are those of pixels" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_teachers_features_are_clustered_once_in_front_of_the_first_step(teacher: str) -> None:
     from raysl.checkpoint.backbone import load_backbone
 
@@ -128,6 +129,7 @@ def test_check_refuses_clusters_of_other_images_or_another_number(file: str) -> 
         ClusterFit.check(setup_of(assignments=file, clusters=5))
 
 
+@pytest.mark.thorough
 def test_check_refuses_what_cannot_work(teacher: str, file: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"method\.clusters has 15 for 14 training images"):
         ClusterFit.check(setup_of(clusters=15))

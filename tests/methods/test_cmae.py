@@ -81,6 +81,7 @@ def test_loss_is_the_error_of_hidden_pixels_and_the_contrast_of_images(words: tu
     assert tuple(out.metrics) == CMAE.logged
 
 
+@pytest.mark.thorough
 def test_the_error_of_pixels_is_stable_pretrainings_whose_contrast_is_byols(monkeypatch: pytest.MonkeyPatch) -> None:
     peers = pytest.importorskip("stable_pretraining.methods.cmae")
     timm = pytest.importorskip("timm")
@@ -143,6 +144,7 @@ def test_backbone_and_projector_are_followed_and_all_else_trains_in_half_precisi
     torch.testing.assert_close(method.teacher.module[1][0].weight, before + 0.1)
 
 
+@pytest.mark.thorough
 def test_views_are_those_of_the_authors() -> None:
     setup = Setup.of(load_config("cmae", ["data.path=/somewhere"]), 8192)
     CMAE.check(setup)

@@ -61,6 +61,7 @@ def shares_of(color: Tensor, bins: Tensor) -> dict[int, float]:
     return {place: math.exp(-(distance**2) / 50) / total for distance, place in near}
 
 
+@pytest.mark.thorough
 def test_bins_are_the_grid_points_next_to_a_color() -> None:
     bins = gamut_bins()
     assert len(bins) == 261

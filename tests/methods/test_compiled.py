@@ -31,6 +31,7 @@ def eager(name: str, *words: str) -> Traced:
     return traced(name, *words, by=None)
 
 
+@pytest.mark.thorough
 def test_simclrs_step_is_one_program_for_all_steps_with_the_bits_of_a_plain_one() -> None:
     found = {by: traced_steps(*small_run(), by) for by in ("eager", None)}
     assert (found["eager"].programs, found["eager"].breaks, found["eager"].failure) == (1, {}, None)

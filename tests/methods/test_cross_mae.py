@@ -159,6 +159,7 @@ def test_a_backbone_without_patches_or_maps_says_what_to_do() -> None:
         TokenBackbone.visible_maps(small_method().backbone, torch.zeros(1, 3, 16, 16), torch.tensor([[0]]))
 
 
+@pytest.mark.thorough
 def test_mixtures_of_maps_begin_with_xaviers_weights() -> None:
     mixture = small_method("method.decoder_depth=40", "backbone.depth=39").decoder.mixture
     bound = (6 / 80) ** 0.5

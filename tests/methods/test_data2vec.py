@@ -85,6 +85,7 @@ def test_the_teacher_leaves_out_no_layers_and_sees_the_whole_image() -> None:
     torch.testing.assert_close(first, expected)
 
 
+@pytest.mark.thorough
 def test_a_mask_of_none_and_flat_images_leave_the_loss_finite() -> None:
     for images in (torch.zeros(2, 1, 3, 16, 16), 1e6 * torch.randn(2, 1, 3, 16, 16)):
         method, batch = small_data2vec().float(), batch_of(MASKED, images)

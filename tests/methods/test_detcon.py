@@ -139,6 +139,7 @@ def test_a_step_pools_drawn_masks_and_contrasts_them(variant: str) -> None:
     assert tuple(out.metrics) == DetCon.logged
 
 
+@pytest.mark.thorough
 def test_detcon_s_is_one_network_and_detcon_b_has_a_slow_copy() -> None:
     names = {variant: {name for name, _ in small_detcon(variant=variant).named_children()} for variant in "bs"}
     assert names == {"s": {"backbone", "projector"}, "b": {"backbone", "projector", "predictor", "teacher"}}

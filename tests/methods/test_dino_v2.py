@@ -95,6 +95,7 @@ def expected_losses(method: DINOv2, batch: Batch) -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("patch_loss", ["masked", "all"])
 def test_the_loss_is_that_of_class_tokens_patches_and_koleo(patch_loss: str) -> None:
     method, batch = small_dino_v2(f"method.patch_loss={patch_loss}"), whole_batch()
@@ -107,6 +108,7 @@ def test_the_loss_is_that_of_class_tokens_patches_and_koleo(patch_loss: str) -> 
     assert tuple(out.metrics) == DINOv2.logged
 
 
+@pytest.mark.thorough
 def test_gradients_are_those_of_the_losses_by_hand_and_reach_registers_and_mask_token() -> None:
     method, batch = small_dino_v2(), whole_batch()
     method(batch, STEP).loss.backward()
@@ -168,6 +170,7 @@ def test_prototypes_of_both_heads_are_held_at_first() -> None:
         assert [grad is None for grad in grads] == [index < 10] * 4
 
 
+@pytest.mark.thorough
 def test_settings_are_the_authors() -> None:
     config: Any = DINOv2.Config()
     assert (config.class_weight, config.patch_weight, config.koleo_weight, config.sinkhorn_iters) == (1, 1, 0.1, 3)

@@ -73,6 +73,7 @@ def gram_by_hand(method: DINOv3, batch: Batch) -> Tensor:
     return torch.stack(terms).mean()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("side", [16, 32])
 def test_the_loss_is_dinov2s_and_that_of_cosines_between_patches(side: int) -> None:
     method, batch = small_dino_v3(*GRAM), batch_with_gram(side)
@@ -92,6 +93,7 @@ def test_the_loss_is_dinov2s_and_that_of_cosines_between_patches(side: int) -> N
         torch.testing.assert_close(grad, method.get_parameter(name).grad, rtol=1e-6, atol=1e-11)
 
 
+@pytest.mark.thorough
 def test_without_a_gram_teacher_it_is_dinov2() -> None:
     method, batch = small_dino_v3(), whole_batch()
     out, expected = method(batch, STEP), expected_losses(method, batch)
@@ -101,6 +103,7 @@ def test_without_a_gram_teacher_it_is_dinov2() -> None:
     assert "gram" not in DINOv3.views(setup_of()).groups
 
 
+@pytest.mark.thorough
 def test_pairs_with_a_small_view_have_a_weight_of_their_own() -> None:
     batch, torch_losses = whole_batch(), []
     for weight in (1.0, 0.0, 0.25):
@@ -114,6 +117,7 @@ def test_pairs_with_a_small_view_have_a_weight_of_their_own() -> None:
     torch.testing.assert_close(large, alone(only_large, STEP).loss * 2 / 6)
 
 
+@pytest.mark.thorough
 def test_the_weight_of_cosines_rises_along_half_a_cosine() -> None:
     method, batch = small_dino_v3(*GRAM, "method.gram_warmup=20st"), batch_with_gram()
     plain = method(batch, STEP)
@@ -174,6 +178,7 @@ def saved(folder: Path, *words: str, name: str = "digits/dino_v3") -> tuple[str,
     return str(path), state
 
 
+@pytest.mark.thorough
 def test_a_run_begins_with_the_backbone_as_gram_teacher_or_with_that_of_its_weights(tmp_path: Path) -> None:
     first, state = saved(tmp_path / "first")
     words = (f"method.weights={first}", "method.gram_weight=1")
@@ -193,12 +198,14 @@ def test_a_run_begins_with_the_backbone_as_gram_teacher_or_with_that_of_its_weig
     assert "gram_teacher (method.gram_teacher says where it comes from)" in named.weights["left_out"]
 
 
+@pytest.mark.thorough
 def test_a_gram_teacher_may_be_another_network_with_other_patches(tmp_path: Path) -> None:
     uri, _ = saved(tmp_path, "backbone.width=16", "backbone.patch_size=8")
     method = TrainState.create(setup_of("method.gram_weight=1", f"method.gram_teacher={uri}")).method.double()
     method(batch_with_gram(16), STEP).loss.backward()
 
 
+@pytest.mark.thorough
 def test_a_trained_network_and_its_heads_teach_a_student_that_sees_all_patches(tmp_path: Path) -> None:
     uri, teacher = saved(tmp_path, "backbone.width=16", "method.head.hidden_dim=20", "backbone.rope_rescale=1")
     state = TrainState.create(setup_of(f"method.teacher={uri}", "backbone.rope_rescale=1"))
@@ -302,6 +309,7 @@ def test_check_refuses_what_cannot_work(words: tuple[str, ...], message: str) ->
         DINOv3.check(setup_of(*words))
 
 
+@pytest.mark.thorough
 def test_check_refuses_teachers_that_do_not_fit(tmp_path: Path) -> None:
     more, _ = saved(tmp_path / "more", "method.head.num_prototypes=9")
     with pytest.raises(ConfigError, match=re.escape("and the teacher's 9; set method.head.num_prototypes=9")):

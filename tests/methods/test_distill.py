@@ -58,6 +58,7 @@ def softmax(scores: Tensor) -> Tensor:
     return scores.exp() / scores.exp().sum()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("share", [0.0, 0.25])
 def test_soft_labels_are_the_teachers_at_a_temperature(tmp_path: Path, share: float) -> None:
     method = made(saved(tmp_path), *LABELS, "method.temperature=3", f"method.label_weight={share}").eval()
@@ -119,6 +120,7 @@ def test_features_that_are_all_alike_leave_the_loss_finite() -> None:
         assert student.grad.isfinite().all()
 
 
+@pytest.mark.thorough
 def test_the_teacher_is_that_of_the_checkpoint_and_never_trains(tmp_path: Path) -> None:
     uri = saved(tmp_path)
     setup = setup_of(uri, *LABELS)
@@ -141,6 +143,7 @@ def test_the_teacher_is_that_of_the_checkpoint_and_never_trains(tmp_path: Path) 
     assert state.method.export() is state.method.backbone
 
 
+@pytest.mark.thorough
 def test_a_run_that_goes_on_has_the_teacher_that_it_began_with(tmp_path: Path) -> None:
     uri = saved(tmp_path / "teacher")
     setup = setup_of(uri, *LABELS)
@@ -155,6 +158,7 @@ def test_a_run_that_goes_on_has_the_teacher_that_it_began_with(tmp_path: Path) -
     assert torch.equal(first, again.method.teacher.state_dict()["0.conv1.weight"])
 
 
+@pytest.mark.thorough
 def test_features_of_another_kind_of_network_may_be_learned(tmp_path: Path) -> None:
     uri = saved(tmp_path, "simclr", "backbone.width=6")
     method = made(uri, "method.target=features").train()
@@ -164,6 +168,7 @@ def test_features_of_another_kind_of_network_may_be_learned(tmp_path: Path) -> N
     assert all(parameter.grad is not None for parameter in method.head.parameters())
 
 
+@pytest.mark.thorough
 def test_tokens_are_the_features_and_those_of_each_place(tmp_path: Path) -> None:
     uri = saved(tmp_path, "simclr", "backbone.width=6")
     words = ["method.target=tokens", "method.is_crossed=false", "method.hidden_dims=[7]"]
@@ -188,6 +193,7 @@ def test_tokens_are_the_features_and_those_of_each_place(tmp_path: Path) -> None
     assert all(p.grad is not None for name, p in method.named_parameters() if not name.startswith("teacher."))
 
 
+@pytest.mark.thorough
 def test_a_published_network_teaches_on_images_as_it_knows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +214,7 @@ def test_a_published_network_teaches_on_images_as_it_knows_them(
     assert method(batch_of(), STEP).loss.isfinite()
 
 
+@pytest.mark.thorough
 def test_several_teachers_have_heads_of_their_own_and_the_loss_is_the_sum(tmp_path: Path) -> None:
     first, second = saved(tmp_path / "first", "simclr", "backbone.width=6"), saved(tmp_path / "second")
     teachers = [
@@ -247,6 +254,7 @@ def test_several_teachers_have_heads_of_their_own_and_the_loss_is_the_sum(tmp_pa
     assert method.given_parts == {"teachers": "teachers"}
 
 
+@pytest.mark.thorough
 def test_one_teacher_in_a_list_teaches_as_one_alone(tmp_path: Path) -> None:
     uri = saved(tmp_path, "simclr", "backbone.width=6")
     same = ("method.is_crossed=false", "method.hidden_dims=[7]")
@@ -286,6 +294,7 @@ def test_a_restart_with_several_teachers_changes_no_bit(run_ranks: RunRanks, tmp
         assert differing == {stop: [] for stop in STOPS}
 
 
+@pytest.mark.thorough
 def test_what_cannot_teach_is_refused(tmp_path: Path) -> None:
     supervised, simclr = saved(tmp_path / "a"), saved(tmp_path / "b", "simclr")
     other = saved(tmp_path / "c", "supervised", "data.mean=[0.5,0.5,0.5]")
@@ -315,6 +324,7 @@ def test_what_cannot_teach_is_refused(tmp_path: Path) -> None:
     Distill.check(setup_of(supervised, *LABELS, num_classes=4))
 
 
+@pytest.mark.thorough
 def test_a_published_teacher_that_cannot_be_downloaded_is_refused_on_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

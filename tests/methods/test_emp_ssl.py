@@ -70,6 +70,7 @@ def test_embeddings_that_are_one_have_a_finite_gradient() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters())
 
 
+@pytest.mark.thorough
 def test_patches_have_one_area_and_shape() -> None:
     views = load_config("emp_ssl", ["data.path=/images"]).method.views.recipe().groups["global"]
     assert len(views) == 100

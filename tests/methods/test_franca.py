@@ -83,6 +83,7 @@ def expected_losses(method: Franca, batch: Batch) -> dict[str, Tensor]:
     return {"class_loss": torch.stack(class_loss).sum(), "patch_loss": torch.stack(patch_loss).sum()}
 
 
+@pytest.mark.thorough
 def test_the_loss_is_dino_v2s_of_every_head_by_itself() -> None:
     method, batch = small_franca(), whole_batch()
     out = method(batch, STEP)
@@ -100,6 +101,7 @@ def test_the_loss_is_dino_v2s_of_every_head_by_itself() -> None:
         torch.testing.assert_close(grad, method.get_parameter(name).grad, rtol=1e-7, atol=1e-11)
 
 
+@pytest.mark.thorough
 def test_each_head_projects_all_channels_to_its_width_and_has_a_share_of_the_prototypes() -> None:
     method = small_franca()
     h = torch.randn(4, 8, dtype=torch.float64, requires_grad=True)
@@ -112,6 +114,7 @@ def test_each_head_projects_all_channels_to_its_width_and_has_a_share_of_the_pro
         h.grad = None
 
 
+@pytest.mark.thorough
 def test_prototypes_of_all_heads_are_held_at_first() -> None:
     method, batch = small_franca("method.freeze_last_layer=10st"), whole_batch()
     for index in (0, 9, 10):
@@ -132,6 +135,7 @@ def test_views_are_masked_by_one_moved_block_and_otherwise_by_dino_v2s_blocks() 
     assert (blocks.ratios, blocks.aspect) == (mask.ratios, mask.aspect)
 
 
+@pytest.mark.thorough
 def test_settings_are_the_authors() -> None:
     setup = Setup.of(load_config("franca", ["data.path=/images"]), 4096)
     Franca.check(setup)

@@ -104,6 +104,7 @@ def test_class_tokens_and_masked_patches_predict_the_teacher_that_sees_whole_vie
     assert tuple(out.metrics) == IBOT.logged
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shared", [True, False])
 def test_gradients_are_those_of_the_losses_by_hand_and_reach_the_mask_token(shared: bool) -> None:
     method, batch = small_ibot(f"method.shared_head={shared}"), whole_batch()
@@ -117,6 +118,7 @@ def test_gradients_are_those_of_the_losses_by_hand_and_reach_the_mask_token(shar
         torch.testing.assert_close(grad, method.get_parameter(name).grad, rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_ibot_plus_plus_learns_every_patch_of_views_that_are_masked_as_ibots() -> None:
     method, batch = small_ibot("method.patch_loss=all", "method.patch_weight=0.7"), whole_batch()
     out = method(batch, STEP)
@@ -170,6 +172,7 @@ def test_prototypes_are_held_for_an_epoch() -> None:
         assert held == [index < 10] * 2
 
 
+@pytest.mark.thorough
 def test_the_mask_token_gets_no_decay_and_the_exported_teacher_loads_alone() -> None:
     method = small_ibot()
     _, excluded = split_groups(method, method.setup.config.optim)
@@ -178,6 +181,7 @@ def test_the_mask_token_gets_no_decay_and_the_exported_teacher_loads_alone() -> 
     ViT(method.setup.config.backbone).double().load_state_dict(method.export().state_dict())
 
 
+@pytest.mark.thorough
 def test_views_and_masks_are_the_papers() -> None:
     setup = Setup.of(load_config("ibot", ["data.path=/images"]), 4096)
     IBOT.check(setup)
@@ -186,6 +190,7 @@ def test_views_and_masks_are_the_papers() -> None:
     assert IBOT.Config().head.num_prototypes == 8192
 
 
+@pytest.mark.thorough
 def test_the_most_patches_that_a_mask_hides_are_gathered() -> None:
     setup = setup_of("method.mask_share=[0.2,0.6]")
     assert small_ibot("method.mask_share=[0.2,0.6]").num_learned == 9  # of 16

@@ -89,6 +89,7 @@ def test_the_palette_is_that_of_the_images_and_stays() -> None:
     assert torch.equal(method.embed.colors, before)
 
 
+@pytest.mark.thorough
 def test_kmeans_reaches_the_means_of_its_colours() -> None:
     numbers = torch.Generator().manual_seed(0)
     counts = torch.zeros(LEVELS**3, dtype=torch.int64)

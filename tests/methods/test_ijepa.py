@@ -121,6 +121,7 @@ def test_the_teacher_follows_along_a_straight_line() -> None:
         torch.testing.assert_close(now, 0.8 * then + 0.2 * student)
 
 
+@pytest.mark.thorough
 def test_flat_and_huge_images_and_an_empty_context_leave_the_loss_finite() -> None:
     for images in (torch.zeros(3, 1, 3, 16, 16), 1e6 * torch.randn(3, 1, 3, 16, 16)):
         method, batch = small_ijepa().float(), batch_of(images)

@@ -55,6 +55,7 @@ def test_evaluation_gives_100_for_each_image_whose_order_is_recognised() -> None
     assert tuple(method.evaluation_step(batch)) == Jigsaw.evaluated
 
 
+@pytest.mark.thorough
 def test_the_order_that_is_told_puts_the_tiles_back_to_the_image() -> None:
     images = [torch.randint(0, 256, (3, 18, 18), dtype=torch.uint8) for _ in range(8)]
     views = ShuffledTiles(resize=18, size=18, tile_size=6, jitter=1, num_permutations=5, flip=0.0, grayscale_p=0.0)
@@ -70,6 +71,7 @@ def test_the_order_that_is_told_puts_the_tiles_back_to_the_image() -> None:
         assert torch.equal(whole, image)
 
 
+@pytest.mark.thorough
 def test_views_are_the_papers() -> None:
     (view,) = Jigsaw.Config().views.recipe().groups["patches"]
     assert (view.crop.resize, view.crop.size) == (256, 255)

@@ -88,6 +88,7 @@ def test_the_decoder_starts_as_the_authors() -> None:
         assert layer.bias.abs().max() == 0
 
 
+@pytest.mark.thorough
 def test_views_are_the_papers() -> None:
     setup = Setup.of(load_config("mae", ["data.path=/somewhere"]), 4096)
     MAE.check(setup)

@@ -62,6 +62,7 @@ def slow(z: Tensor, neighbors: Tensor, p: Tensor, rows: Tensor, temperature: flo
     return sum(terms) / len(terms)
 
 
+@pytest.mark.thorough
 def test_the_loss_swaps_positives_alone() -> None:
     numbers = torch.Generator().manual_seed(3)
     z, neighbors = torch.nn.functional.normalize(

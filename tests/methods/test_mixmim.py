@@ -89,6 +89,7 @@ def test_loss_is_the_mean_error_of_the_hidden_squares_of_both_images_of_each_mix
     torch.testing.assert_close(method(batch, STEP).loss, torch.stack(terms).mean(), rtol=1e-10, atol=0)
 
 
+@pytest.mark.thorough
 def test_predictions_of_an_image_know_nothing_of_the_image_that_it_is_mixed_with() -> None:
     method, batch = small_mixmim(), batch_of()
     images, mask = batch.views["global"][:, 0], batch.extras["global.mask"][:, 0]
@@ -127,6 +128,7 @@ def test_the_row_behind_the_last_one_of_a_rank_is_the_first_of_the_next_rank_wit
         assert [number for rows in ranks for number in rows] == [*range(2, 14), 0, 1]
 
 
+@pytest.mark.thorough
 def test_each_mix_has_a_mask_of_its_own_of_24_of_49_squares_and_views_are_the_authors() -> None:
     setup = Setup.of(load_config("mixmim", ["data.path=/somewhere"]), 4096)
     MixMIM.check(setup)
@@ -137,6 +139,7 @@ def test_each_mix_has_a_mask_of_its_own_of_24_of_49_squares_and_views_are_the_au
     assert [type(transform).__name__ for transform in view.transforms] == ["HorizontalFlip"]
 
 
+@pytest.mark.thorough
 def test_several_views_are_each_mixed_with_the_same_view_of_the_next_image() -> None:
     method, single = small_mixmim(), batch_of(6)
     two = single.views["global"].view(3, 2, 3, 16, 16)
@@ -150,6 +153,7 @@ def test_several_views_are_each_mixed_with_the_same_view_of_the_next_image() -> 
     torch.testing.assert_close(loss, torch.stack(each).mean(), rtol=1e-12, atol=0)
 
 
+@pytest.mark.thorough
 def test_features_of_the_log_are_means_over_the_squares_of_the_image_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     method, batch = small_mixmim(), batch_of()
     images, mask = batch.views["global"][:, 0], batch.extras["global.mask"][:, 0]
@@ -162,6 +166,7 @@ def test_features_of_the_log_are_means_over_the_squares_of_the_image_itself(monk
     torch.testing.assert_close(logged[0], torch.stack(means)[:, None], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_blocks_that_are_computed_again_in_the_backward_pass_give_the_same_gradients() -> None:
     stored, again = small_mixmim(), small_mixmim("train.recompute=all")
     units = recomputed_units(again, again.setup.config.train)
@@ -173,6 +178,7 @@ def test_blocks_that_are_computed_again_in_the_backward_pass_give_the_same_gradi
         torch.testing.assert_close(others[name], grad, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("images", [torch.zeros(NUM, 1, 3, 16, 16), torch.full((NUM, 1, 3, 16, 16), 1e6)])
 def test_flat_and_huge_images_leave_the_loss_finite(images: Tensor) -> None:
     loss, grads = gradients(small_mixmim().float(), batch_of(images=images))
@@ -180,6 +186,7 @@ def test_flat_and_huge_images_leave_the_loss_finite(images: Tensor) -> None:
     assert all(grad.isfinite().all() for grad in grads.values())
 
 
+@pytest.mark.thorough
 def test_half_precision_gives_a_loss_in_fp32_and_trains_every_parameter() -> None:
     method = small_mixmim().float()
     batch = batch_of().map(lambda values: values.float() if values.is_floating_point() else values)
@@ -190,6 +197,7 @@ def test_half_precision_gives_a_loss_in_fp32_and_trains_every_parameter() -> Non
     assert all(parameter.grad.abs().max() > 0 for parameter in method.parameters())
 
 
+@pytest.mark.thorough
 def test_the_exported_network_sees_whole_images_of_any_size() -> None:
     network = small_mixmim().export().eval()
     images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
@@ -219,6 +227,7 @@ def test_check_refuses_networks_views_masks_and_batches_that_cannot_be(words: tu
         MixMIM.check(setup_of(*words))
 
 
+@pytest.mark.thorough
 def test_views_that_grow_are_covered_by_squares_of_the_same_side() -> None:
     words = ["train.batch_size=16", "train.epochs=4", "train.view_scale={0%: 0.5, 50%: 1}"]
     config = load_config("cifar10/mixmim", words)

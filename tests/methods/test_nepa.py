@@ -66,6 +66,7 @@ class Given(nn.Module):
         return self.value
 
 
+@pytest.mark.thorough
 def test_the_loss_is_stable_pretrainings_over_the_same_sequence() -> None:
     peers = pytest.importorskip("stable_pretraining.methods.nepa")  # of the extra `peers`
     method, batch = small_nepa(), batch_of()

@@ -94,6 +94,7 @@ def test_what_is_no_transform_is_refused(attribute: str, message: str, mine: Pat
         views("digits/simclr", f"method.transforms={mine}:{attribute}")
 
 
+@pytest.mark.thorough
 def test_every_method_has_the_setting() -> None:
     for name in ALIASES["method"]:
         assert load_config("quickstart", [f"method={name}"]).method.transforms == ()

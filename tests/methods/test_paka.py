@@ -107,6 +107,7 @@ def expected_paka(method: PaKA, batch: Batch) -> Tensor:
     return torch.stack(terms).mean()
 
 
+@pytest.mark.thorough
 def test_the_loss_is_dino_v2s_and_that_of_relations_between_patches() -> None:
     method, batch = small_paka("method.paka_weight=0.7"), paka_batch()
     out = method(batch, STEP)
@@ -118,6 +119,7 @@ def test_the_loss_is_dino_v2s_and_that_of_relations_between_patches() -> None:
     assert tuple(out.metrics) == PaKA.logged
 
 
+@pytest.mark.thorough
 def test_gradients_are_those_of_the_loss_by_hand() -> None:
     method, batch = small_paka(), paka_batch()
     method(batch, STEP).loss.backward()

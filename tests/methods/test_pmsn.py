@@ -32,6 +32,7 @@ def away(method: MSN, mean: Tensor) -> Tensor:
     return method._away_from_prior(mean, -(mean * mean.log()).sum())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("exponent", [0, 0.25, 2])
 def test_the_divergence_is_that_of_the_mean_from_shares_of_a_power_law(exponent: float) -> None:
     shares = [k**-exponent for k in range(1, 6)]
@@ -70,6 +71,7 @@ def test_with_an_even_prior_and_balanced_assignments_the_loss_is_that_of_msn() -
     assert abs(other - expected) > 1e-4
 
 
+@pytest.mark.thorough
 def test_minimising_the_divergence_ends_at_the_power_law() -> None:
     method = small(prior_exponent=1)
     scores = torch.zeros(5, dtype=torch.float64, requires_grad=True)

@@ -9,8 +9,9 @@ import torch
 
 from raysl.config.load import load_config
 from raysl.train.prepare import prepare
-from tests.methods.properties import METHODS, STOPS, exact_steps, on_ranks
+from tests.methods.properties import FEW, METHODS, STOPS, exact_steps, on_ranks
 from tests.rank_processes import RunRanks
+from tests.tiers import each
 
 NOT_EXACT: dict[str, str] = {}
 """Methods whose gradient is another one on other numbers of ranks, each with the reason."""
@@ -70,7 +71,7 @@ def test_a_restart_at_any_step_changes_no_bit(name: str, stop: int, ranks: list[
         assert restarts[name][stop] == []
 
 
-@every_method
+@pytest.mark.parametrize("name", each(METHODS, now=FEW))
 def test_every_parameter_trains_and_stays_finite(name: str, alone: dict[str, Any]) -> None:
     one = alone[name]
     moved = {key for grads in one["grads"] for key, grad in grads.items() if grad.abs().max() > 0}
@@ -80,7 +81,7 @@ def test_every_parameter_trains_and_stays_finite(name: str, alone: dict[str, Any
     assert [key for key in trained if torch.equal(one["begun"][key], one["ended"][key])] == []
 
 
-@every_method
+@pytest.mark.parametrize("name", each(METHODS, now=FEW))
 def test_a_method_has_configurations_of_its_own(name: str) -> None:
     for where in (name, f"cifar10/{name}", f"digits/{name}"):
         config = load_config(where, ["data.path=/somewhere"] if where != f"digits/{name}" else [])

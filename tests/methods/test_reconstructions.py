@@ -172,6 +172,7 @@ def test_igpt_shows_the_likeliest_colours_of_its_palette(objective: str) -> None
         assert torch.equal(result.predicted[~hidden], quantised[~hidden])
 
 
+@pytest.mark.thorough
 def test_colorization_keeps_the_lightness_and_gives_the_colours_of_its_bins() -> None:
     from raysl.transforms.functional_color import to_lab
 

@@ -95,6 +95,7 @@ def test_the_teacher_learns_pixels_of_the_same_patches(is_normalised: bool) -> N
     assert method.teacher is None
 
 
+@pytest.mark.thorough
 def test_the_loss_is_stable_pretrainings(monkeypatch: pytest.MonkeyPatch) -> None:
     peers = pytest.importorskip("stable_pretraining.methods.salt")
     batch = batch_of()
@@ -150,6 +151,7 @@ def test_the_student_knows_nothing_of_what_is_hidden() -> None:
     assert torch.equal(patches == 0, batch.extras["global.mask"])
 
 
+@pytest.mark.thorough
 def test_a_smaller_run_of_pixels_teaches_a_larger_student_and_stays_as_it_is(tmp_path: Path) -> None:
     words = ("backbone.width=12", "backbone.heads=3", "seed=5")
     first = TrainState.create(setup_of(*PIXELS, *words))
@@ -166,6 +168,7 @@ def test_a_smaller_run_of_pixels_teaches_a_larger_student_and_stays_as_it_is(tmp
     assert method.export() is method.backbone
 
 
+@pytest.mark.thorough
 def test_check_refuses_a_missing_teacher_and_one_of_other_patches(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"method\.teacher is not given; SALT has two runs: first method"):
         SALT.check(setup_of("method.teacher=null"))

@@ -69,6 +69,7 @@ def test_training_step_reports_collapse() -> None:
     assert tuple(out.metrics) == SimCLR.logged
 
 
+@pytest.mark.thorough
 def test_a_few_updates_make_the_contrastive_task_easy() -> None:
     torch.manual_seed(0)
     method = small_simclr(temperature=0.1)

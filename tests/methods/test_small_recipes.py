@@ -38,6 +38,7 @@ def test_the_learning_rate_follows_the_root_of_the_batch(method: str, rate: floa
     assert [peak_lr(optim, size) for size in (64, 256)] == pytest.approx([rate, 2 * rate])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["dino_v2", "franca", "dino_v3", "paka"])
 def test_equal_images_have_the_largest_entropy_of_the_teacher(method: str) -> None:
     copy = SmallCopy.of(f"digits/{method}")

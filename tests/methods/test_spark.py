@@ -61,6 +61,7 @@ def hidden_pixels(batch: Batch) -> Tensor:
     return batch.extras["global.mask"].repeat_interleave(4, dim=2).repeat_interleave(4, dim=3)[:, :, None]
 
 
+@pytest.mark.thorough
 def test_loss_is_the_mean_error_of_the_normalised_pixels_of_hidden_squares() -> None:
     method, batch = small_spark(), batch_of()
     loss = method(batch, STEP).loss
@@ -79,6 +80,7 @@ def test_loss_is_the_mean_error_of_the_normalised_pixels_of_hidden_squares() -> 
     torch.testing.assert_close(loss, torch.stack(terms).mean(), rtol=1e-9, atol=0)
 
 
+@pytest.mark.thorough
 def test_visible_squares_are_not_predicted() -> None:
     method, batch = small_spark(), batch_of()
     images = batch.views["global"].flatten(0, 1)
@@ -89,6 +91,7 @@ def test_visible_squares_are_not_predicted() -> None:
     assert torch.equal(used, batch.extras["global.mask"].view(NUM, -1))
 
 
+@pytest.mark.thorough
 def test_predictions_and_gradients_know_nothing_of_hidden_pixels() -> None:
     method, batch = small_spark("method.is_normalised=false"), batch_of()
     hidden, mask = hidden_pixels(batch), batch.extras["global.mask"][:, 0]
@@ -151,6 +154,7 @@ def test_the_decoder_adds_each_map_and_doubles_the_side_where_it_halves_the_widt
     torch.testing.assert_close(decoder(maps[:2]), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_fewer_maps_and_equal_widths_are_those_of_the_settings() -> None:
     method = small_spark("method.num_maps=1")
     assert method.stages == ("res4",)
@@ -161,6 +165,7 @@ def test_fewer_maps_and_equal_widths_are_those_of_the_settings() -> None:
     assert sizes == [(1, 1), (3, 3)]
 
 
+@pytest.mark.thorough
 def test_each_image_has_a_mask_of_its_own_that_hides_29_of_49_squares() -> None:
     setup = Setup.of(load_config("spark", ["data.path=/somewhere"]), 4096)
     SparK.check(setup)
@@ -173,6 +178,7 @@ def test_each_image_has_a_mask_of_its_own_that_hides_29_of_49_squares() -> None:
     assert len({tuple(mask.flatten().tolist()) for mask in masks}) == 8
 
 
+@pytest.mark.thorough
 def test_views_are_the_authors() -> None:
     setup = Setup.of(load_config("spark", ["data.path=/somewhere"]), 4096)
     (view,) = SparK.views(setup).groups["global"]
@@ -180,6 +186,7 @@ def test_views_are_the_authors() -> None:
     assert [type(transform).__name__ for transform in view.transforms] == ["HorizontalFlip"]
 
 
+@pytest.mark.thorough
 def test_the_backbone_sees_whole_images_before_and_after_a_step() -> None:
     method, batch = small_spark(), batch_of()
     images = batch.views["global"][:, 0]
@@ -197,6 +204,7 @@ def test_the_backbone_sees_whole_images_before_and_after_a_step() -> None:
     assert torch.equal(method.backbone(images), plain(images))
 
 
+@pytest.mark.thorough
 def test_features_of_the_log_are_means_over_visible_places(monkeypatch: pytest.MonkeyPatch) -> None:
     method, batch = small_spark(), batch_of()
     images, mask = batch.views["global"][:, 0], batch.extras["global.mask"][:, 0]
@@ -208,6 +216,7 @@ def test_features_of_the_log_are_means_over_visible_places(monkeypatch: pytest.M
     torch.testing.assert_close(logged[0], torch.stack(means)[:, None].detach(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_layers_that_are_computed_again_in_the_backward_pass_see_the_mask() -> None:
     stored, again = small_spark(), small_spark("train.recompute=all")
     recompute(recomputed_units(again, again.setup.config.train))
@@ -220,6 +229,7 @@ def test_layers_that_are_computed_again_in_the_backward_pass_see_the_mask() -> N
     assert torch.equal(stored.backbone.eval()(images), again.backbone.eval()(images))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("images", [torch.zeros(NUM, 1, 3, 16, 16), torch.full((NUM, 1, 3, 16, 16), 1e6)])
 def test_flat_and_huge_images_leave_the_loss_finite(images: Tensor) -> None:
     method = small_spark().float()
@@ -228,6 +238,7 @@ def test_flat_and_huge_images_leave_the_loss_finite(images: Tensor) -> None:
     assert all(grad.isfinite().all() for grad in grads.values())
 
 
+@pytest.mark.thorough
 def test_half_precision_gives_a_loss_in_fp32_and_trains_every_parameter() -> None:
     method, batch = small_spark().float(), batch_of()
     with torch.autocast("cpu", torch.bfloat16):
@@ -237,6 +248,7 @@ def test_half_precision_gives_a_loss_in_fp32_and_trains_every_parameter() -> Non
     assert all(parameter.grad.abs().max() > 0 for parameter in method.parameters())
 
 
+@pytest.mark.thorough
 def test_smaller_views_have_fewer_squares_of_the_same_side() -> None:
     method = small_spark()
     batch = batch_of(side=8)

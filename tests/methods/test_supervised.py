@@ -38,6 +38,7 @@ def log_p(method: Supervised, image: Tensor) -> Tensor:
     return F.log_softmax(method.classifier(method.backbone(image[None])), dim=1)[0]
 
 
+@pytest.mark.thorough
 def test_loss_is_the_mean_negative_log_likelihood_of_the_labels() -> None:
     method, batch = small(), batch_of(num_views=2)
     total = torch.zeros((), dtype=torch.float64)

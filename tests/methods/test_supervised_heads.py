@@ -50,6 +50,7 @@ def batch_of(labels: Tensor = LABELS) -> Batch:
     return Batch({"global": images}, torch.arange(6), labels, torch.tensor([0, 0, 0, 1, 1, 2]))
 
 
+@pytest.mark.thorough
 def test_losses_of_all_heads_are_summed_by_their_weights() -> None:
     method, batch = small(HEADS).eval(), batch_of()
     images = batch.views["global"].flatten(0, 1)
@@ -121,6 +122,7 @@ def test_two_ranks_give_the_gradient_of_one_process(run_ranks: RunRanks) -> None
                 torch.testing.assert_close(own[key], grad, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("network", ["vit", "alexnet", "torchvision"])
 def test_other_networks_have_heads_on_their_stages(network: str) -> None:
     words = {

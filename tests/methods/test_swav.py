@@ -123,6 +123,7 @@ def test_one_head_alone_and_no_small_views_train_as_well() -> None:
     assert method(batch, at(0)).loss.isfinite()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("start", ["full", "random"])
 def test_codes_are_balanced_with_the_queue_once_it_may_be_used(start: str) -> None:
     method, batch = small_swav(queue_length=12, queue_from="1st", queue_start=start), whole_batch()

@@ -66,6 +66,7 @@ def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
     assert [name for name, value in first.items() if not torch.equal(value, second[name])] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("more", [(), ("method.target=tokens",), SEVERAL], ids=["features", "tokens", "several"])
 def test_a_run_with_the_cache_ends_in_the_bits_of_one_without(
     tmp_path: Path, asked: list[int], more: tuple[str, ...]
@@ -81,6 +82,7 @@ def test_a_run_with_the_cache_ends_in_the_bits_of_one_without(
     assert asked == []
 
 
+@pytest.mark.thorough
 def test_views_come_again_after_the_cycle_and_never_without() -> None:
     def views(epoch: int, *words: str) -> Tensor:
         return small("distill", *words).loader.load_samples(np.arange(4), epoch).views["global"]
@@ -91,6 +93,7 @@ def test_views_come_again_after_the_cycle_and_never_without() -> None:
     assert not torch.equal(views(1), views(0))
 
 
+@pytest.mark.thorough
 def test_each_kind_of_views_is_stored_on_its_own(tmp_path: Path, asked: list[int]) -> None:
     words = ("method.cycle=2", f"method.cache={tmp_path}", "train.epochs=4")
     trained(words)
@@ -98,6 +101,7 @@ def test_each_kind_of_views_is_stored_on_its_own(tmp_path: Path, asked: list[int
     assert sorted(path.name for path in tmp_path.glob("*/*.rows")) == ["views-0.rows", "views-1.rows"]
 
 
+@pytest.mark.thorough
 def test_another_teacher_seed_or_view_has_a_folder_of_its_own(tmp_path: Path) -> None:
     cached = (*CYCLE, f"method.cache={tmp_path}", "train.epochs=1")
     for number, more in enumerate([(), ("seed=1",), ("method.views.flip=0.1",), ("method.teacher_size=24",)], 1):
@@ -138,6 +142,7 @@ def test_a_damaged_record_counts_as_missing_and_is_written_anew(tmp_path: Path, 
     assert cache.read(INDEX, 0) is not None
 
 
+@pytest.mark.thorough
 def test_a_full_disk_ends_the_storing_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,6 +155,7 @@ def test_a_full_disk_ends_the_storing_and_not_the_run(
     assert caplog.text.count("No space left on device") == 1
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     cached = f"method.cache={tmp_path}"
     for words, message in (

@@ -99,6 +99,7 @@ def slow_places(ours: Tensor, theirs: Tensor, where: Tensor, there: Tensor, num:
     return torch.stack(slots).mean(dim=0)
 
 
+@pytest.mark.thorough
 def test_loss_is_the_sum_of_section_3() -> None:
     weights = {"invariance": 2.0, "variance": 3.0, "covariance": 5.0}
     method = small_vicregl(alpha=0.3, num_matches=[4, 2], **weights)

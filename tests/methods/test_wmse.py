@@ -141,6 +141,7 @@ def test_check_refuses_what_cannot_be_whitened(fields: dict[str, Any], message: 
         WMSE.check(setup_of(**fields))
 
 
+@pytest.mark.thorough
 def test_check_accepts_what_can() -> None:
     WMSE.check(setup_of())
     WMSE.check(setup_of(**{"method.sub_batch": 3, "method.eps": 0.001}))

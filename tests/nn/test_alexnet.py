@@ -100,6 +100,7 @@ def test_the_mean_takes_images_of_any_size_and_all_places_those_of_one() -> None
         flat(large)
 
 
+@pytest.mark.thorough
 def test_all_of_it_trains() -> None:
     for variant in VARIANTS:
         network = made(variant=variant, image_size=96)

@@ -42,6 +42,7 @@ def test_a_backbone_of_four_names_has_its_facts(reads_a_tensor: bool) -> None:
     assert Mine(Mine.Config()).no_decay() == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [

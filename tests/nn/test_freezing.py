@@ -22,8 +22,9 @@ from raysl.nn.ema import Teacher
 from raysl.plan.setup import Setup
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
-from tests.methods.properties import METHODS, Steps, exact_steps, small
+from tests.methods.properties import FEW, METHODS, Steps, exact_steps, small
 from tests.rank_processes import RunRanks
+from tests.tiers import each
 
 HAS_TIMM = importlib.util.find_spec("timm") is not None
 needs_timm = pytest.mark.skipif(not HAS_TIMM, reason="timm is not installed")
@@ -56,6 +57,7 @@ def trained(network: Backbone) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in network.state_dict().items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "place"),
     [
@@ -87,6 +89,7 @@ def test_what_a_stage_is_computed_from_stays_as_it_is_and_the_rest_trains(name: 
     assert still & norms == frozen & norms
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_all_freezes_the_whole_network(name: str) -> None:
     network = made(name)
@@ -97,6 +100,7 @@ def test_all_freezes_the_whole_network(name: str) -> None:
     assert torch.equal(network(images), made(name).eval()(images))
 
 
+@pytest.mark.thorough
 def test_the_deepest_of_several_stages_counts_and_no_name_freezes_nothing() -> None:
     one, several, none = made("resnet"), made("resnet"), made("resnet")
     freeze(one, ["res3"])
@@ -140,6 +144,7 @@ def test_a_teacher_is_frozen_alike() -> None:
     assert moved == {"layer2", "layer3", "layer4"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "stage"), [("simclr", "res3"), ("simsiam", "res4"), ("dino", "stem"), ("mae", "block1")]
 )
@@ -161,7 +166,7 @@ PALETTE = ("backbone.patch_embed.colors", "backbone.patch_embed.table")
 """What iGPT finds of the images before the first epoch, and no gradient changes."""
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("directclr", "nepa")])
+@pytest.mark.parametrize("method", each((name for name in METHODS if name not in ("directclr", "nepa")), now=FEW))
 def test_every_method_trains_what_it_has_beside_a_frozen_network(method: str) -> None:
     run = exact_steps(method, *WORDS, "backbone.freeze=all", "data.limit=32")
     moved = [key for key, value in run["begun"].items() if not torch.equal(value, run["ended"][key])]

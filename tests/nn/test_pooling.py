@@ -70,6 +70,7 @@ def test_a_vits_stages_leave_registers_out_of_their_means() -> None:
     assert torch.equal(first, network(images))
 
 
+@pytest.mark.thorough
 def test_the_probes_of_a_resnet50_are_as_wide_as_published() -> None:
     network = ResNet.without_weights(ResNet.Config())
     asked = [(name, pool) for name, (pool, _) in VISSL.items()]

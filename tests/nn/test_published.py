@@ -56,6 +56,7 @@ def filled(backbone: Any, config: Any) -> Any:
     return network.eval()
 
 
+@pytest.mark.thorough
 def test_a_network_of_torchvision_gets_its_published_weights_and_a_copy_stays(
     torch_cache: Path, published: Publish
 ) -> None:
@@ -117,6 +118,7 @@ def test_all_published_files_of_torchvision_have_a_hash_in_their_names() -> None
     assert hub.HASH_REGEX.search("resnet18-f37072fd.pth") is not None, "torch reads the same digits"
 
 
+@pytest.mark.thorough
 def test_a_network_of_timm_gets_its_weights_from_the_hubs_cache_with_commit_and_hash(hub_cache: Path) -> None:
     theirs = tiny()
     content = to_safetensors(theirs.state_dict())
@@ -240,6 +242,7 @@ def test_weights_that_a_library_lacks_are_refused_with_what_it_has(config: Any, 
         backbone.published(config)
 
 
+@pytest.mark.thorough
 def test_weights_of_another_shape_are_refused_with_the_setting(published: Publish) -> None:
     published("shufflenet_v2_x0_5", models.shufflenet_v2_x1_0().state_dict())
     with pytest.raises(ConfigError, match=r"_X0_5_Weights\.IMAGENET1K_V1 does not fit .* there and .* here"):

@@ -39,6 +39,7 @@ def passed(network: Backbone, num: int = 2) -> dict[str, Tensor]:
     return gradients | dict(network.named_buffers()) | {"features": features.detach()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_statistics_and_draws_are_those_of_one_pass_to_the_bit(name: str) -> None:
     plain, other = built(name), built(name)
@@ -50,6 +51,7 @@ def test_gradients_statistics_and_draws_are_those_of_one_pass_to_the_bit(name: s
     assert other.state_dict().keys() == plain.state_dict().keys()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NETWORKS)
 def test_inner_activations_are_not_kept(name: str) -> None:
     plain, other = built(name), built(name)
@@ -74,6 +76,7 @@ def kept_bytes(network: nn.Module) -> int:
     return sum(kept.values())
 
 
+@pytest.mark.thorough
 def test_without_gradients_it_is_the_module_as_it_was() -> None:
     network = built("resnet").eval()
     other = copy.deepcopy(network)
@@ -85,6 +88,7 @@ def test_without_gradients_it_is_the_module_as_it_was() -> None:
     assert isinstance(other.units()["res2"][0], type(network.units()["res2"][0]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NETWORKS)
 def test_units_hold_most_weights_once_each(name: str) -> None:
     network = built(name)

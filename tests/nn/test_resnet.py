@@ -16,6 +16,7 @@ def small(**fields: object) -> ResNet:
     return ResNet(ResNet.Config(**({"depth": 10, "num_stages": 3, "width": 8, "stem": "cifar"} | fields)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("depth", "num_parameters"), [(18, 11_176_512), (34, 21_284_672), (50, 23_508_032)])
 def test_weights_are_torchvisions_less_the_classifier(depth: int, num_parameters: int) -> None:
     theirs = getattr(torchvision.models, f"resnet{depth}")().eval()
@@ -28,6 +29,7 @@ def test_weights_are_torchvisions_less_the_classifier(depth: int, num_parameters
     torch.testing.assert_close(ours(images), theirs(images), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("depth", "num_parameters"), [(26, 13_946_176), (200, 62_624_832)])
 def test_depths_that_torchvision_has_not_are_as_large_as_timms(depth: int, num_parameters: int) -> None:
     with torch.device("meta"):
@@ -35,6 +37,7 @@ def test_depths_that_torchvision_has_not_are_as_large_as_timms(depth: int, num_p
     assert sum(parameter.numel() for parameter in network.parameters()) == num_parameters
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [101, 152])
 def test_deep_ones_have_torchvisions_names_too(depth: int) -> None:
     with torch.device("meta"):
@@ -44,6 +47,7 @@ def test_deep_ones_have_torchvisions_names_too(depth: int) -> None:
     assert shapes == {name: value.shape for name, value in theirs.items() if not name.startswith("fc.")}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
@@ -60,6 +64,7 @@ def test_wide_and_grouped_bottlenecks_are_torchvisions(name: str, fields: dict[s
     assert ours == {key: shape for key, shape in theirs.items() if not key.startswith("fc.")}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mine", "theirs"),
     [
@@ -119,6 +124,7 @@ def test_groups_that_do_not_fit_are_refused_with_what_does(fields: dict[str, Any
         small(**fields)
 
 
+@pytest.mark.thorough
 def test_convolutions_start_with_kaiming_fan_out() -> None:
     network = ResNet(ResNet.Config(depth=18))
     assert network.layer4[1].conv2.weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)

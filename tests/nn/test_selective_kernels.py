@@ -22,6 +22,7 @@ def small(**fields: object) -> ResNet:
     return ResNet(ResNet.Config(**({"depth": 14, "width": 8, "sk_ratio": 0.0625} | fields)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", SIMCLR_V2)
 def test_networks_are_as_large_as_published(shape: tuple[int, int, float | None]) -> None:
     depth, times, ratio = shape

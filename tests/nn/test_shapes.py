@@ -16,7 +16,7 @@ FIRST = {
 """The first shape of a backbone with settings of these names. Others differ in numbers; those of torchvision have
 gradients of their own in `test_torchvision_models.py`."""
 EVERY = [
-    pytest.param(alias, shape, marks=[] if shape in FIRST or alias == "alexnet" else [pytest.mark.slow])
+    pytest.param(alias, shape, marks=pytest.mark.thorough if shape in FIRST or alias == "alexnet" else pytest.mark.slow)
     for alias, shapes in SHAPES.items()
     for shape, settings in shapes.items()
 ]
@@ -31,6 +31,7 @@ TORCHVISION = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", TORCHVISION)
 def test_parameters_and_multiplications_are_those_that_torchvision_tells(shape: str) -> None:
     alias = TORCHVISION[shape]
@@ -61,17 +62,20 @@ def test_every_backbone_has_shapes_and_a_row_in_the_docs() -> None:
     assert [alias for alias in ALIASES["backbone"] if f"\n| `{alias}` |" not in text] == []
 
 
+@pytest.mark.thorough
 def test_the_resnet_of_fifty_layers_has_25_557_032_parameters_with_its_classifier() -> None:
     kind = resolve("backbone", "resnet")
     assert measure_cost(kind, kind.Config(depth=50)) == Cost(2048, 25_557_032 - 2049 * 1000, 2 * 4_087_136_256, 224)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("size", "millions"), [("tiny", 5.717), ("small", 22.051), ("base", 86.568)])
 def test_transformers_are_as_large_as_deits(size: str, millions: float) -> None:
     cost = measure_cost(ViT, ViT.Config(size=size), 224)
     assert (cost.parameters + 1000 * (cost.feature_dim + 1)) / 1e6 == pytest.approx(millions, abs=1e-3)
 
 
+@pytest.mark.thorough
 def test_a_list_has_the_settings_and_the_cost_of_each_shape() -> None:
     rows = {row["name"]: row for row in measure_shapes("vit")}
     assert set(rows["vit_tiny_patch16"]) == {
@@ -82,6 +86,7 @@ def test_a_list_has_the_settings_and_the_cost_of_each_shape() -> None:
     assert measure_shapes("timm") == []
 
 
+@pytest.mark.thorough
 def test_rotary_positions_have_no_weights_and_no_layers_of_their_own() -> None:
     rotary, learned = (
         measure_cost(ViT, ViT.Config(size="nano", position=position)) for position in ("rope", "learned")

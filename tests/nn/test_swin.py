@@ -34,6 +34,7 @@ def torchvision_name(name: str) -> str:
     return name.replace("mlp.fc1", "mlp.0").replace("mlp.fc2", "mlp.3")
 
 
+@pytest.mark.thorough
 def test_features_and_gradients_are_torchvisions() -> None:
     ours = swin(windows=(7,), image_size=112)  # windows of 7 on maps of 28 and 14
     theirs = SwinTransformer([4, 4], 16, [2, 2], [2, 4], [7, 7], stochastic_depth_prob=0.0).double().eval()
@@ -55,6 +56,7 @@ def test_features_and_gradients_are_torchvisions() -> None:
         torch.testing.assert_close(parameter.grad, others[name].grad, rtol=1e-9, atol=1e-11, msg=name)
 
 
+@pytest.mark.thorough
 def test_parameters_are_those_that_papers_tell() -> None:
     def millions(shape: str, with_classifier: bool = True) -> float:
         network = Swin.without_weights(Swin.Config(**SHAPES["swin"][shape]))
@@ -103,6 +105,7 @@ def plain_block(block: SwinBlock, x: Tensor, side: int, shifts: list[int], group
     return x + block.mlp(block.norm2(x))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(8, 8), (6, 9), (3, 8), (2, 3)])
 @pytest.mark.parametrize("has_shift", [False, True])
 def test_attention_is_that_of_a_loop_over_places_of_a_window_and_a_group(

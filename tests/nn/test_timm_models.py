@@ -35,6 +35,7 @@ def side_of(network: TimmModel) -> int:
     return 224 if network.network.default_cfg.get("fixed_input_size") else 64
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ONE_A_FAMILY)
 def test_features_and_stages_are_timms(model: str) -> None:
     network = made(model).eval()
@@ -53,6 +54,7 @@ def test_features_and_stages_are_timms(model: str) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ONE_A_FAMILY)
 def test_weights_get_a_gradient(model: str) -> None:
     network = made(model)
@@ -60,6 +62,7 @@ def test_weights_get_a_gradient(model: str) -> None:
     assert [name for name, parameter in network.named_parameters() if parameter.grad is None] == []
 
 
+@pytest.mark.thorough
 def test_blocks_are_left_out_by_sample() -> None:
     network = made("convnext_atto", drop_path=0.3)
     rates = [module.rate for module in network.modules() if isinstance(module, DropPath)]
@@ -68,11 +71,13 @@ def test_blocks_are_left_out_by_sample() -> None:
     assert not any(isinstance(module, timm.layers.DropPath) for module in network.modules())
 
 
+@pytest.mark.thorough
 def test_no_decay_names_what_timm_does() -> None:
     assert made("vit_tiny_patch16_224").no_decay() == {"network.cls_token", "network.pos_embed"}
     assert made("resnet10t").no_decay() == set()
 
 
+@pytest.mark.thorough
 def test_activations_of_timms_normalisation_stay_when_it_is_over_all_ranks() -> None:
     plain = made("regnety_002").eval()
     images = torch.randn(2, 3, 32, 32)
@@ -85,6 +90,7 @@ def test_activations_of_timms_normalisation_stay_when_it_is_over_all_ranks() -> 
     assert list(converted.state_dict()) == names
 
 
+@pytest.mark.thorough
 def test_transformers_take_images_of_another_size_when_they_are_told() -> None:
     network = made("vit_tiny_patch16_224", image_size=32).eval()
     assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 192)

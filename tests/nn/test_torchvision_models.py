@@ -21,8 +21,10 @@ from raysl.nn.drop_path import DropPath, keyed_draws
 from raysl.train import LocalReporter, fit
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
+from tests.tiers import each
 
 NAMES = models.list_models(module=models)
+THOROUGH, SLOW = pytest.mark.thorough, pytest.mark.slow
 ONE_A_FAMILY = {
     "alexnet": "classifier",
     "convnext_tiny": "classifier.2",
@@ -70,7 +72,8 @@ def network(request: pytest.FixtureRequest) -> TorchvisionModel:
     return made(request.param, **sides(request.param))
 
 
-@pytest.mark.parametrize("network", ONE_A_FAMILY, indirect=True)
+@pytest.mark.thorough
+@pytest.mark.parametrize("network", each(ONE_A_FAMILY, now=("mobilenet_v3_small",)), indirect=True)
 def test_features_are_those_of_torchvision_less_its_classifier(network: TorchvisionModel) -> None:
     model = network.config.model
     reference = theirs(model, **sides(model))
@@ -87,7 +90,12 @@ def test_features_are_those_of_torchvision_less_its_classifier(network: Torchvis
     assert torch.equal(features, expected)
 
 
-@pytest.mark.parametrize("network", [*sorted({*ONE_A_FAMILY} - {"maxvit_t"}), "squeezenet1_1"], indirect=True)
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "network",
+    each([*sorted({*ONE_A_FAMILY} - {"maxvit_t"}), "squeezenet1_1"], now=("mobilenet_v3_small",)),
+    indirect=True,
+)
 def test_all_weights_get_a_gradient_and_stages_are_as_wide_as_said(network: TorchvisionModel) -> None:
     network.train().zero_grad()
     side = side_of(network.config.model)
@@ -102,7 +110,8 @@ def test_all_weights_get_a_gradient_and_stages_are_as_wide_as_said(network: Torc
 
 
 @pytest.mark.parametrize(
-    "model", [name if name in ONE_A_FAMILY else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+    "model",
+    [pytest.param(name, marks=THOROUGH if name in ONE_A_FAMILY else SLOW) for name in NAMES],
 )
 def test_each_network_is_as_large_as_published(model: str) -> None:
     network = TorchvisionModel.without_weights(TorchvisionModel.Config(model=model))
@@ -119,6 +128,7 @@ def test_each_network_is_as_large_as_published(model: str) -> None:
     assert all(parameter.is_meta for parameter in network.parameters())
 
 
+@pytest.mark.thorough
 def test_stages_go_by_resolution_and_stop_at_the_deepest_one() -> None:
     network = made("convnext_tiny").eval()
     ran: list[int] = []
@@ -137,6 +147,7 @@ def test_stages_go_by_resolution_and_stop_at_the_deepest_one() -> None:
     assert network.stages(images, []) == {}
 
 
+@pytest.mark.thorough
 def test_a_stage_is_kept_as_it_was_before_the_network_writes_over_it() -> None:
     network = made("densenet121").eval()
     images = torch.randn(1, 3, 32, 32)
@@ -145,6 +156,7 @@ def test_a_stage_is_kept_as_it_was_before_the_network_writes_over_it() -> None:
     assert alone.min() < 0
 
 
+@pytest.mark.thorough
 def test_facts_are_those_of_the_network() -> None:
     widths = {"stage1": 96, "stage2": 192, "stage3": 384, "stage4": 768, "features": 768}
     assert TorchvisionModel.info(TorchvisionModel.Config(model="swin_t")) == BackboneInfo(
@@ -153,6 +165,7 @@ def test_facts_are_those_of_the_network() -> None:
     assert made("swin_t").stage_widths == widths
 
 
+@pytest.mark.thorough
 def test_weights_and_random_numbers_are_torchvisions() -> None:
     network = made("mobilenet_v3_small")
     after = torch.rand(1)
@@ -163,6 +176,7 @@ def test_weights_and_random_numbers_are_torchvisions() -> None:
     assert all(torch.equal(value, state[name]) for name, value in network.network.state_dict().items())
 
 
+@pytest.mark.thorough
 def test_blocks_are_left_out_by_sample_at_the_rate_asked_for() -> None:
     own, asked = made("convnext_tiny"), made("convnext_tiny", drop_path=0.5)
     rates = [[m.rate for m in network.modules() if isinstance(m, DropPath)] for network in (own, asked)]
@@ -181,6 +195,7 @@ def test_blocks_are_left_out_by_sample_at_the_rate_asked_for() -> None:
     torch.testing.assert_close(features([0, 1, 2, 3])[2:], features([2, 3]), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_transformers_take_images_of_another_size_when_they_are_told() -> None:
     network = made("vit_b_32", image_size=64).eval()
     assert network(torch.zeros(1, 3, 64, 64)).shape == (1, 768)
@@ -189,6 +204,7 @@ def test_transformers_take_images_of_another_size_when_they_are_told() -> None:
         network(torch.zeros(1, 3, 32, 32))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["convnext_tiny", "swin_t", "vit_b_32", "resnet18"])
 def test_no_decay_names_tokens_positions_and_scales(model: str) -> None:
     last = {name.rpartition(".")[2] for name in made(model).no_decay()}
@@ -201,6 +217,7 @@ def test_no_decay_names_tokens_positions_and_scales(model: str) -> None:
     assert last == expected[model]
 
 
+@pytest.mark.thorough
 def test_a_copy_is_a_network_of_its_own() -> None:
     network = made("regnet_y_400mf").eval()
     teacher = convert_sync_batch_norm(copy.deepcopy(network))
@@ -227,6 +244,7 @@ def test_what_makes_no_network_is_refused_with_what_does(fields: dict[str, objec
         TorchvisionModel.info(TorchvisionModel.Config(**fields))
 
 
+@pytest.mark.thorough
 def test_tensors_without_the_version_of_the_network_are_loaded() -> None:
     network, other = made("mnasnet0_5"), made("mnasnet0_5")
     with torch.no_grad():
@@ -235,11 +253,13 @@ def test_tensors_without_the_version_of_the_network_are_loaded() -> None:
     assert torch.equal(next(other.parameters()), next(network.parameters()))
 
 
+@pytest.mark.thorough
 def test_an_unknown_stage_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"no stage 'res5' in resnet18; its stages: stage1, .*, stage5, features"):
         made("resnet18").stages(torch.zeros(1, 3, 32, 32), ["res5"])
 
 
+@pytest.mark.thorough
 def test_images_that_are_too_small_are_refused_before_there_are_weights() -> None:
     config = TorchvisionModel.Config(model="convnext_tiny")
     with pytest.raises(ConfigError, match="16x16 pixels do not fit convnext_tiny; 32x32 do"):
@@ -249,7 +269,13 @@ def test_images_that_are_too_small_are_refused_before_there_are_weights() -> Non
         made("convnext_tiny")(torch.zeros(1, 3, 16, 16))
 
 
-@pytest.mark.parametrize("model", ["mobilenet_v3_small", pytest.param("regnet_y_400mf", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param("mobilenet_v3_small", marks=THOROUGH),
+        pytest.param("regnet_y_400mf", marks=SLOW),
+    ],
+)
 def test_a_run_on_digits_learns_with_it(model: str) -> None:
     chosen = ["backbone=torchvision", f"backbone.model={model}", "method.hidden_dim=32", "method.output_dim=16"]
     short = ["data.limit=64", "train.batch_size=32", "train.epochs=1", "data.lanes=4", "train.device=cpu"]
@@ -262,6 +288,7 @@ def test_a_run_on_digits_learns_with_it(model: str) -> None:
     assert all(not torch.equal(before[name], value) for name, value in state.method.backbone.named_parameters())
 
 
+@pytest.mark.thorough
 def test_a_run_of_images_that_are_too_small_is_refused_before_it_starts() -> None:
     with pytest.raises(ConfigError, match="16x16 pixels do not fit convnext_tiny; 32x32 do"):
         prepare(load_config("quickstart", ["backbone=torchvision", "data.limit=128", "train.batch_size=64"]))

@@ -54,6 +54,7 @@ def from_torchvision(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.thorough
 def test_features_are_torchvisions_with_its_weights() -> None:
     torch.manual_seed(0)
     theirs = torchvision.models.vit_b_16().eval()
@@ -329,6 +330,7 @@ def test_sincos_positions_are_maes() -> None:
         sincos_positions(2, 2, 6)
 
 
+@pytest.mark.thorough
 def test_rotated_networks_are_timms_with_its_weights() -> None:
     torch.manual_seed(0)
     theirs = timm.create_model("vit_small_patch16_dinov3_qkvb", depth=2).double().eval()

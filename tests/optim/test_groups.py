@@ -155,6 +155,7 @@ def test_a_state_of_other_groups_is_refused() -> None:
         build_optimizer(Probe(("head", {})), SGD.Config()).load_state_dict(saved)
 
 
+@pytest.mark.thorough
 def test_the_loop_scales_groups_and_logs_the_rate_of_the_schedule(tmp_path: Path) -> None:
     state, plan = problem("train.log_every=1st", "optim.weight_decay=0.1", "optim.weight_decay_end=0.2")
     still, moving = state.optimizer.param_groups

@@ -105,6 +105,7 @@ def test_layers_of_a_swin_are_its_blocks() -> None:
     assert [found[f"backbone.{name}"] for name in names] == pytest.approx([2 / 16, 2 / 8, 2 / 4, 2 / 2, 2 / 2, 2])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "num_layers", "names"),
     [
@@ -126,6 +127,7 @@ def test_layers_of_networks_of_torchvision(model: str, num_layers: int, names: d
     assert set(layers) == set(range(num_layers + 1))
 
 
+@pytest.mark.thorough
 def test_layers_of_networks_of_timm() -> None:
     pytest.importorskip("timm")
     from raysl.nn.backbones.timm_models import TimmModel

@@ -34,6 +34,7 @@ def test_all_find_the_same_neighbours_so_they_name_the_same_classes() -> None:
         assert answer.tolist() == answers["plain"].tolist()
 
 
+@pytest.mark.thorough
 def test_classes_overlap_so_that_linear_classifiers_are_as_right_as_each_other_and_not_always() -> None:
     sizes = replace(TINY, keys=3000, queries=1000)
     labels = random_features(sizes)[1].labels
@@ -42,7 +43,7 @@ def test_classes_overlap_so_that_linear_classifiers_are_as_right_as_each_other_a
     assert max(shares.values()) - min(shares.values()) < 0.01
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_classifiers_are_told_with_seconds_accuracy_memory_and_goals() -> None:
     numbers = measure(["knn", "linear"], repeats=2, sizes=TINY)
     knn = numbers["cases"]["knn"]

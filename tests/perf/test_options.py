@@ -21,7 +21,7 @@ def test_combinations_are_all_of_precision_kernels_and_memory() -> None:
     )
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_combinations_are_measured_beside_the_plain_one() -> None:
     numbers = measure(
         "resnet50",

@@ -1,5 +1,7 @@
 import tracemalloc
 
+import pytest
+
 from perf.order import WORLDS, Stored, measure, overlap_variance, table
 from raysl.data.order import Order
 from raysl.data.split import runs
@@ -8,6 +10,7 @@ from raysl.plan.reads import Reads
 NUM_IMAGES = 65_536
 
 
+@pytest.mark.thorough
 def test_every_unit_is_read_about_once_at_any_number_of_ranks_and_after_a_resume() -> None:
     numbers = measure(NUM_IMAGES)
     for name, files in (("parquet", Stored.parquet(NUM_IMAGES)), ("tar", Stored.tar(NUM_IMAGES))):
@@ -29,11 +32,13 @@ def test_the_units_of_a_dataset_have_about_8_mb() -> None:
         assert 6e6 < files.row_bytes.sum() / len(units) < 9e6
 
 
+@pytest.mark.thorough
 def test_the_overlap_of_permutations_varies_as_much_as_its_mean() -> None:
     order = Stored.parquet(200_000).order(is_exact=True)
     assert 0.9 < overlap_variance(order, epochs=4) < 1.1
 
 
+@pytest.mark.thorough
 def test_the_order_of_a_billion_rows_needs_no_permutation_of_them() -> None:
     tracemalloc.start()
     order = Order(0, "simulated", runs(1_000_000_000, 1000), 32_768, 1024, window=2048, is_exact=False)

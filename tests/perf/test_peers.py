@@ -21,6 +21,7 @@ from perf.peers.task import METHODS, Task
 from raysl.data.stream.loader import LocalBatches
 from raysl.plan.setup import Setup
 from raysl.train.state import TrainState
+from tests.tiers import each
 
 IMAGES = 256
 
@@ -58,6 +59,7 @@ def test_all_take_the_numbers_of_one_configuration(method: str, data: Path) -> N
     assert task.config.backbone.name == network
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["simclr", "byol", "dino", "mae"])
 def test_lightly_learns_and_is_measured(method: str, data: Path) -> None:
     from perf.peers.by_lightly import train
@@ -131,6 +133,7 @@ def test_lightly_trains_the_same_weights_with_the_same_decay(method: str, data: 
     assert ours == trained(optimizer_of(task, MODELS[method](task).trained))
 
 
+@pytest.mark.thorough
 def test_raysl_learns_from_the_first_images_as_the_others_do(data: Path) -> None:
     task = replace(task_of("raysl", "simclr", data), images=IMAGES // 2)
     batches = list(LocalBatches(prepared(task).loader).plain())
@@ -154,8 +157,9 @@ def test_what_cannot_be_run_is_refused(words: list[str], message: str, data: Pat
     assert message in str(result.exception)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif("stable_pretraining" not in installed(), reason="the extra peers is not installed")
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", each(METHODS, now=("simclr",)))
 def test_stable_pretraining_learns(method: str, data: Path) -> None:
     from perf.peers.by_stable_pretraining import train
 

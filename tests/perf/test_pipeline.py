@@ -46,6 +46,7 @@ def test_each_path_gives_two_normalised_float_views_of_each_image(name: str, tas
         assert not torch.equal(views[:, 0], views[:, 1])
 
 
+@pytest.mark.thorough
 def test_the_time_of_an_image_is_split_into_its_parts(task: StreamTask) -> None:
     parts = parts_of_local(task, num_batches=2)
     assert list(parts) == ["order", "read and decode", "crop", "augment", "normalise"]

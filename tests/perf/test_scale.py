@@ -5,6 +5,7 @@ import pytest
 from perf.scale import ScaleTask, count_run, table
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world", [1, 8, 64])
 def test_each_byte_is_read_about_once_and_every_rank_gets_whole_blocks(world: int) -> None:
     numbers = count_run(ScaleTask(rows=200_000, unit_rows=16), world)
@@ -14,6 +15,7 @@ def test_each_byte_is_read_about_once_and_every_rank_gets_whole_blocks(world: in
     assert 64 / world * 64 <= numbers["live_rows"] <= 64 / world * (256 + 64)
 
 
+@pytest.mark.thorough
 def test_what_waits_in_memory_does_not_grow_with_the_epoch() -> None:
     short, long = (count_run(ScaleTask(rows=rows, unit_rows=16), 8) for rows in (100_000, 400_000))
     assert long["live_rows"] < 1.5 * short["live_rows"]

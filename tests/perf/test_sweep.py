@@ -114,6 +114,7 @@ def test_an_unknown_case_is_refused_with_those_there_are() -> None:
     assert choose_cases([], CASES) == ["overhead", "concurrency", "scale"]
 
 
+@pytest.mark.thorough
 def test_a_sweep_of_ended_trials_comes_to_its_last_one_and_to_a_board_of_all(tmp_path: Path) -> None:
     task = ManyTrials(storage=str(tmp_path), num=12, ended=True, with_ray=False)
     fill(task)

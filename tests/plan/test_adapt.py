@@ -23,6 +23,8 @@ from raysl.runs.folder import RunFolder
 from raysl.train import prepare as room
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
+from tests.methods.properties import FEW
+from tests.tiers import each
 
 ENOUGH = 1e15  # bytes
 
@@ -90,6 +92,7 @@ def test_a_configuration_that_was_printed_adapts_as_the_packaged_one(tmp_path: P
     assert of(str(printed)).adapt == of("moco").adapt == ("method.queue_size", "optim.warmup", "train.batch_size")
 
 
+@pytest.mark.thorough
 def test_stored_settings_are_final(tmp_path: Path) -> None:
     stored = tmp_path / "run.yaml"
     stored.write_text(dump(Setup.of(of("simclr"), 800).as_written))
@@ -141,7 +144,7 @@ CANNOT = {"distill", "salt", "wmse"}
 """Two need a teacher; W-MSE whitens 128 dimensions, which takes more images."""
 
 
-@pytest.mark.parametrize("method", sorted({*ALIASES["method"]} - CANNOT))
+@pytest.mark.parametrize("method", each(sorted({*ALIASES["method"]} - CANNOT), now=FEW))
 def test_every_recipe_starts_on_a_folder_of_few_images(
     method: str, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +155,7 @@ def test_every_recipe_starts_on_a_folder_of_few_images(
     assert plan.total_steps >= config.train.epochs
 
 
+@pytest.mark.thorough
 def test_a_batch_that_the_memory_does_not_hold_is_smaller(
     images: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,6 +176,7 @@ def test_a_cluster_has_a_memory_that_the_driver_does_not_know(monkeypatch: pytes
     assert room._memory_of_worker(of("simclr").train) is None
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_with_what_its_first_start_adapted(tmp_path: Path) -> None:
     config = of("digits/moco", "adapt=[train.batch_size,method.queue_size,optim.warmup]", f"storage={tmp_path}")
     setup = Setup.of(config, 40, 10)

@@ -37,6 +37,7 @@ def counts_of(name: str, *words: str, images: int = 62) -> tuple[Setup, Counts]:
     return setup, rehearse(setup, classes, classes.method.views(setup))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", GMACS)
 def test_multiply_adds_of_an_image_are_those_published(name: str) -> None:
     make, published = GMACS[name]
@@ -70,6 +71,7 @@ def bytes_of(tensors: list[torch.Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["moco", "dino"])
 def test_parts_in_memory_are_those_of_a_real_run(name: str) -> None:
     words = ("data.limit=62", "train.batch_size=16", "data.lanes=8")
@@ -97,6 +99,7 @@ def test_every_method_is_counted_on_several_ranks(name: str) -> None:
     assert sum(flops for flops, _, _ in counts.work) > 0
 
 
+@pytest.mark.thorough
 def test_a_run_that_does_not_fit_is_told_what_to_change() -> None:
     setup, counts = counts_of("digits/simclr", "train.batch_size=16", "train.workers=2")
     large = Counts(**{**vars(counts), "peak": counts.peak | {"activations": 200 << 30}})
@@ -109,6 +112,7 @@ def test_a_run_that_does_not_fit_is_told_what_to_change() -> None:
         card_of("h200")
 
 
+@pytest.mark.thorough
 def test_the_bound_counts_each_operation_by_what_takes_it_longer() -> None:
     setup, counts = counts_of("digits/simclr", "train.batch_size=16", "train.workers=1")
     card = CARDS["l4"]
@@ -119,6 +123,7 @@ def test_the_bound_counts_each_operation_by_what_takes_it_longer() -> None:
     assert cost.gpu_hours == pytest.approx(setup.plan.total_steps * cost.bound_s / 3600)
 
 
+@pytest.mark.thorough
 def test_numbers_of_small_runs_have_units_that_fit() -> None:
     setup, counts = counts_of("digits/simclr", "train.batch_size=16", "train.workers=1", "train.compile=true")
     cost = Cost.of(counts, CARDS["h100"], setup.plan, setup.config.train)
@@ -130,6 +135,7 @@ def test_numbers_of_small_runs_have_units_that_fit() -> None:
     assert sum("train.compile is not counted" in line for line in cost.lines()) == 1
 
 
+@pytest.mark.thorough
 def test_the_command_prints_the_cost_of_images_that_are_not_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +151,7 @@ def test_the_command_prints_the_cost_of_images_that_are_not_there(
     assert cost["assumptions"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("images", [["--images", "48", "--classes", "10"], []])
 def test_the_hours_are_those_of_each_stage_at_its_size(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], images: list[str]
@@ -177,6 +184,7 @@ def test_the_hours_are_those_of_each_stage_at_its_size(
     assert both["assumptions"][:-1] == full["assumptions"]
 
 
+@pytest.mark.thorough
 def test_the_hours_are_those_of_each_stage_with_its_patches(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,6 +211,7 @@ def test_the_hours_are_those_of_each_stage_with_its_patches(
     assert "counts its smaller views and left-out patches" in smaller["assumptions"][-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("channels", [1, 4])
 def test_batches_have_the_channels_of_the_data(channels: int) -> None:
     words = ["data.path=/nowhere", f"data.channels={channels}", "train.batch_size=8", "train.workers=1"]

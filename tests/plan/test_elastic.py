@@ -74,6 +74,7 @@ def test_every_size_of_a_range_is_checked_before_a_worker_starts() -> None:
     assert plan.rows == [42, 42, 44], "uneven rows need no train.uneven"
 
 
+@pytest.mark.thorough
 def test_memory_that_is_shared_between_workers_needs_two_at_any_time() -> None:
     settings = ["train.parallel=zero1", "data.limit=500", "benchmarks=[]"]
     with pytest.raises(ConfigError, match=r"and there may be 1; set train\.workers=2 or more"):

@@ -18,6 +18,7 @@ def order(unit_rows: int, lanes: int = 64, window: int | None = None, rows: int 
     return Order(0, "images", runs(rows, unit_rows), 4096, lanes, window, is_exact=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lanes", [16, 64, 512])
 @pytest.mark.parametrize("unit_rows", [64, 256, 5000])
 def test_the_ratio_of_reads_is_that_of_the_units_in_the_windows(unit_rows: int, lanes: int) -> None:
@@ -46,6 +47,7 @@ def _overlap(drawn: Order, epochs: int) -> float:
     return float(np.var(shared) / np.mean(shared))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit_rows", "window"), [(16, None), (64, None), (64, 128), (256, 256), (16, 16)])
 def test_the_formula_of_the_shuffle_is_what_two_epochs_show(unit_rows: int, window: int | None) -> None:
     drawn = Order(3, "images", runs(65_536, unit_rows), 512, 16, window, is_exact=False)
@@ -110,6 +112,7 @@ def test_the_command_prints_the_numbers_of_a_run(
     assert len(lines) == 6
 
 
+@pytest.mark.thorough
 def test_a_start_warns_once_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "raysl")
     images = ["data=synthetic", "data.num_train=40000", "data.unit_rows=5000", "data.limit=null", "benchmarks=[]"]

@@ -111,6 +111,7 @@ def test_batches_that_would_be_uneven_are_refused(batch: int, reference: int, to
         prepare(config_of(2, reference, f"train.batch_size={batch}"))
 
 
+@pytest.mark.thorough
 def test_the_run_is_that_of_the_settings_it_comes_to(tmp_path: Path) -> None:
     def trained(folder: str, *words: str) -> TrainState:
         config = load_config("quickstart", [*SMALL, "optim.lr=0.1", *words])
@@ -128,6 +129,7 @@ def test_the_run_is_that_of_the_settings_it_comes_to(tmp_path: Path) -> None:
     assert "warmup: 2st" in written
 
 
+@pytest.mark.thorough
 def test_a_run_that_has_begun_keeps_its_workers(tmp_path: Path) -> None:
     config = dataclasses.replace(config_of(2), storage=str(tmp_path))
     RunFolder.of(config).claim(config, NewestCheckpoint(None, {}))

@@ -9,6 +9,7 @@ from tests.plan.table import MARKS, PAGE, command_of, listed
 from tests.published.files import Published, recipes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", recipes())
 def test_the_command_of_a_recipe_has_a_plan(name: str) -> None:
     config = load_config(name, ["data.path=/images", *command_of(name)])

@@ -65,6 +65,7 @@ def full() -> str:
     return page(example())
 
 
+@pytest.mark.thorough
 def test_the_sections_come_in_the_order_of_interest(full: str) -> None:
     assert Outline(full).headings == [
         "Results",
@@ -80,6 +81,7 @@ def test_the_sections_come_in_the_order_of_interest(full: str) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_nothing_is_loaded_from_elsewhere(full: str) -> None:
     outline = Outline(full)
     sources = [value for name, value in outline.attributes if name in ("src", "href", "xlink:href", "srcset", "data")]
@@ -105,6 +107,7 @@ def test_drawings_take_their_colours_from_the_style_sheet(full: str) -> None:
 HOSTILE = "<script>alert('1')</script>\"><img src=x onerror=alert(2)> $\\frac{$ & 100 %"
 
 
+@pytest.mark.thorough
 def test_hostile_text_stays_text() -> None:
     plain_report = example()
     assert plain_report.embeddings is not None
@@ -147,10 +150,12 @@ def test_each_part_goes_with_its_heading(part: str, heading: str) -> None:
     assert heading not in Outline(page(report)).headings
 
 
+@pytest.mark.thorough
 def test_the_same_report_gives_the_same_page(full: str) -> None:
     assert page(example()) == full
 
 
+@pytest.mark.thorough
 def test_all_files_are_written_and_small(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     report = example()
@@ -170,6 +175,7 @@ def test_all_files_are_written_and_small(tmp_path: Path) -> None:
     assert path.with_suffix(".tex").read_text() == score_latex(report.scores)
 
 
+@pytest.mark.thorough
 def test_no_credentials_reach_a_title_a_note_or_a_figure(tmp_path: Path) -> None:
     uri = "s3://me:SeCrEt@bucket/images"
     score = Score(benchmark="knn", metric="top1", title=f"kNN (data={uri})", trained=1.0, note=f"data={uri}")
@@ -177,6 +183,7 @@ def test_no_credentials_reach_a_title_a_note_or_a_figure(tmp_path: Path) -> None
     assert all("SeCrEt" not in path.with_name(name).read_text() for name in FILES)
 
 
+@pytest.mark.thorough
 def test_saturated_pixels_are_named_and_others_are_not(full: str) -> None:
     assert "Raw pixels alone reach 98.1 % (kNN, top-1, k = 20)" in Outline(full).text
     assert "Go by: Low-shot, 5 per class; Linear, top1." in Outline(full).text
@@ -233,6 +240,7 @@ def test_a_number_that_pixels_or_an_untrained_network_nearly_reach_gets_no_card(
         assert cards == ["Number top1", "Number b", "Number c", "Number d"]
 
 
+@pytest.mark.thorough
 def test_no_dot_stands_at_the_end_of_a_line_of_facts() -> None:
     text = page(example(finished="2026-11-23T10:00:00+00:00"))
     assert (
@@ -257,6 +265,7 @@ def test_a_note_that_the_heading_tells_is_not_told_again() -> None:
 SURE = replace(SCORES[1], interval=(96.5, 98.2))
 
 
+@pytest.mark.thorough
 def test_an_interval_stands_on_the_card_in_the_tables_and_at_the_bar() -> None:
     text = Outline(page(example(scores=[SURE], embeddings=None))).text
     assert "97.4 %95 %: 96.5 to 98.2+4.4 vs untrained" in text, "the card"
@@ -341,6 +350,7 @@ def card_titles(scores: list[Score]) -> list[str]:
     return re.findall(r'<div class="card"><h3>(.*?)</h3>', page(example(scores=scores, embeddings=None)))
 
 
+@pytest.mark.thorough
 def test_what_was_left_out_is_said_with_and_without_numbers() -> None:
     for scores in (SCORES, []):
         outline = Outline(page(example(scores=scores, notes=[f"knn is left out: {HOSTILE}"])))
@@ -348,6 +358,7 @@ def test_what_was_left_out_is_said_with_and_without_numbers() -> None:
         assert f"knn is left out: {HOSTILE}" in outline.text
 
 
+@pytest.mark.thorough
 def test_training_images_are_called_so() -> None:
     sample = example().embeddings
     assert sample is not None
@@ -357,6 +368,7 @@ def test_training_images_are_called_so() -> None:
     assert "unlabelled" not in text
 
 
+@pytest.mark.thorough
 def test_where_no_accuracy_was_measured_the_classes_of_neighbours_are_counted() -> None:
     sample = example().embeddings
     assert sample is not None
@@ -395,6 +407,7 @@ def test_collapsed_embeddings_are_called_so() -> None:
     assert "t-SNE" not in outline.text
 
 
+@pytest.mark.thorough
 def test_the_legend_has_every_class_up_to_twenty() -> None:
     sample = example().embeddings
     assert sample is not None
@@ -431,6 +444,7 @@ def test_numbers_keep_three_digits() -> None:
     assert [readable(value) for value in (0.00011284, 1.909, 12399.7, 3e12)] == ["0.000113", "1.91", "12,400", "3e+12"]
 
 
+@pytest.mark.thorough
 def test_the_record_tells_in_a_line_which_runs_it_was_forked_from() -> None:
     lineage = ["<b> at step 16 (epoch 2)", "old at step 8 (epoch 1)"]
     text = page(example(parents=lineage, events=["forked from <b> at step 16", "resumed at step 20"]))

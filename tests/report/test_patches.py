@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from raysl.report.contents import PatchNetwork, PatchSample, Reconstructions
 from raysl.report.images import CELL, GAP, HEAT, grid_sheet, heat, strip
@@ -40,6 +41,7 @@ def data_of(text: str) -> dict[str, object]:
     return json.loads(match[1])  # type: ignore[no-any-return]
 
 
+@pytest.mark.thorough
 def test_the_page_has_both_networks_and_only_its_own_script() -> None:
     text = page(example(patches=sample()))
     outline = Outline(text)
@@ -123,6 +125,7 @@ def test_more_attention_is_brighter() -> None:
     assert (heat(np.array([-1.0, 2.0], np.float32)) == heat(np.array([0.0, 1.0], np.float32))).all()
 
 
+@pytest.mark.thorough
 def test_report_json_holds_no_pictures(tmp_path: Path) -> None:
     write_report(example(patches=sample(), reconstructions=reconstructed(range(1))), tmp_path)
     stored = json.loads((tmp_path / "report.json").read_text())

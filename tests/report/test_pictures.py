@@ -115,6 +115,7 @@ def test_the_running_mean_shortens_at_both_ends() -> None:
     assert running_mean(np.array([0.0, 3.0, 6.0, 9.0]), 3).tolist() == [1.5, 3.0, 6.0, 7.5]
 
 
+@pytest.mark.thorough
 def test_the_map_keeps_far_clusters_apart_and_repeats() -> None:
     draws = np.random.default_rng(0)
     features = draws.normal(size=(30, 5))

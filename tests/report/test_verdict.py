@@ -70,6 +70,7 @@ def test_a_difference_has_a_colour_only_beyond_its_interval(changes: dict[str, o
     assert f'<div class="gain pixels {tone}">' in page(example(scores=[score], embeddings=None))
 
 
+@pytest.mark.thorough
 def test_each_benchmark_has_one_sentence_on_the_page_in_the_json_and_in_the_terminal() -> None:
     scores = [
         replace(KNN, metric="top5", is_headline=False),
@@ -93,6 +94,7 @@ def test_each_benchmark_has_one_sentence_on_the_page_in_the_json_and_in_the_term
     ]
 
 
+@pytest.mark.thorough
 def test_a_note_of_a_number_stands_with_the_verdict_in_the_table_of_all_and_in_the_terminal() -> None:
     score = replace(KNN, note="12 of 360 test images are of a class <x> without a training image")
     full = page(example(scores=[score]))

@@ -33,6 +33,7 @@ def test_settings_that_are_no_file_start_nothing(monkeypatch: pytest.MonkeyPatch
     assert _command(RunFolder("memory://runs/mine")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("show", [True, False])
 def test_a_run_that_shows_nothing_leaves_its_result_to_the_caller(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], show: bool

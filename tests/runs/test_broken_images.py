@@ -69,6 +69,7 @@ def test_one_percent_of_broken_images_is_trained_through_and_told_of(tmp_path: P
     assert "3 broken images" in done.stdout
 
 
+@pytest.mark.thorough
 def test_more_broken_images_than_allowed_stop_the_run_at_that_step_with_the_list(tmp_path: Path, folder: Path) -> None:
     words = ["data=image_folder", f"data.path={folder}", "train.batch_size=30", "train.log_every=1000st"]
     config = load_config("quickstart", [*SMALL, *words])
@@ -90,6 +91,7 @@ def test_more_broken_images_than_allowed_stop_the_run_at_that_step_with_the_list
     _check_corrupt(_allowing(run, 0.5), RunFolder(str(tmp_path)), found)
 
 
+@pytest.mark.thorough
 def test_a_restarted_run_knows_the_broken_images_of_its_checkpoint_of_the_same_images(
     tmp_path: Path,
 ) -> None:
@@ -149,6 +151,7 @@ def test_all_ranks_stop_at_the_step_at_which_one_has_met_too_many(tmp_path: Path
     assert _listed(tmp_path) == ["a.png: broken"]
 
 
+@pytest.mark.thorough
 def test_what_is_odd_about_the_files_is_told_before_training(
     tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

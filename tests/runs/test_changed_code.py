@@ -50,6 +50,7 @@ def start(folder: RunFolder, config: RunConfig) -> list[str]:
     return [note["event"] for note in parse_events(folder.read_if_there("events.jsonl"))]
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_where_its_own_method_lies_in_the_package_of_another_job(
     first: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_run_goes_on_where_its_own_method_lies_in_the_package_of_another_job(
     assert start(first, settings(tmp_path / "_ray_pkg_f331", monkeypatch)) == []
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_with_the_same_file_in_a_folder_of_another_name(
     first: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +77,7 @@ def test_another_file_of_another_name_is_another_setting(
         start(first, settings(tmp_path / "second", monkeypatch, "methods/mine.py:Mine"))
 
 
+@pytest.mark.thorough
 def test_a_file_that_was_changed_between_two_starts_is_one_line_once(
     first: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,6 +27,7 @@ from raysl.train.state import TrainState
 from raysl.transforms import functional
 from raysl.transforms.channels import network_input, to_shown
 from tests.small_copy import small_words
+from tests.tiers import each
 
 RANGE = "data.value_range=[0,1000]"
 SMALL = (
@@ -214,6 +215,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("key", "num"), [(key, num) for key in NETWORKS for num in (1, 4, 12) if num == 4 or key != "torchvision_vit"]
 )
@@ -231,6 +233,7 @@ def test_every_network_takes_any_number_of_channels_and_uses_each(key: str, num:
     assert kind.info(network.config).feature_dim == network.feature_dim
 
 
+@pytest.mark.thorough
 def test_outputs_of_a_first_layer_of_torchvision_keep_their_scale_for_many_channels() -> None:
     kind = resolve("backbone", "torchvision")
     scales = []
@@ -241,6 +244,7 @@ def test_outputs_of_a_first_layer_of_torchvision_keep_their_scale_for_many_chann
     assert scales[1] == pytest.approx(scales[0], rel=0.1)
 
 
+@pytest.mark.thorough
 def test_a_network_of_ones_own_that_ignores_the_number_is_refused(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(
@@ -290,7 +294,8 @@ METHODS = (
 """One of each family, and all that look at pixels."""
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", each(METHODS, now=("simclr", "mae")))
 def test_a_step_of_every_method_takes_four_channels(method: str, tmp_path: Path) -> None:
     folder = a_folder(tmp_path, 4)
     side = load_config(f"digits/{method}").data.image_size
@@ -310,6 +315,7 @@ def test_a_step_of_every_method_takes_four_channels(method: str, tmp_path: Path)
 # in memory
 
 
+@pytest.mark.thorough
 def test_views_of_images_in_memory_are_those_of_their_files(tmp_path: Path) -> None:
     folder = a_folder(tmp_path, 4)
     config = load_config("quickstart", [f"data={folder}", "data.channels=4", RANGE, *SMALL, "train.batch_size=4"])

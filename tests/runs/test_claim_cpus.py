@@ -188,7 +188,7 @@ def test_workers_and_tasks_begin_with_a_short_spin_and_one_heap_unless_the_user_
     assert (tmp_path / "worker").read_text() == f"{worker_has}, 1 heap"
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_a_second_start_has_the_threads_of_the_first(tmp_path: Path) -> None:
     words = ["train.threads=null", "train.epochs=1"]
     here = Cpus.here()

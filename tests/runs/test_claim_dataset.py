@@ -110,6 +110,7 @@ def test_a_run_goes_on_and_learns_what_its_note_does_not_have(
     assert claim_dataset(folder, config, replace(LABELLED, content={}), folder.newest()) == folder.newest()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("num_samples", "step"), [(70, 14), (205, 40)])
 def test_an_accepted_one_goes_on_at_the_beginning_of_the_same_epoch(
     folder: RunFolder, config: RunConfig, num_samples: int, step: int

@@ -61,6 +61,7 @@ def refusal(config: RunConfig) -> str:
     return str(refused.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("until", [None, 7])
 def test_more_epochs_are_refused_with_the_learning_rates_that_training_then_has(
     tmp_path: Path, until: int | None
@@ -85,6 +86,7 @@ def test_more_epochs_are_refused_with_the_learning_rates_that_training_then_has(
     assert event.startswith(f"extended from 5 to 8 epochs: it is at step {step} of 20")
 
 
+@pytest.mark.thorough
 def test_a_warm_up_that_begins_again_is_told(tmp_path: Path) -> None:
     train(config_of(tmp_path, "optim.warmup=50%"), until=12)
     text = refusal(config_of(tmp_path, "optim.warmup=50%", "train.epochs=20"))
@@ -92,6 +94,7 @@ def test_a_warm_up_that_begins_again_is_told(tmp_path: Path) -> None:
     assert "goes on at 0.007617;" in text, "13 / 40 of 0.5 * 12 / 256"
 
 
+@pytest.mark.thorough
 def test_the_run_is_refused_before_any_worker_starts(tmp_path: Path) -> None:
     train(config_of(tmp_path))
     with pytest.raises(ConfigError, match=r"train\.epochs: 5 -> 8 extends the run 'one'"):
@@ -99,6 +102,7 @@ def test_the_run_is_refused_before_any_worker_starts(tmp_path: Path) -> None:
     assert not ray.is_initialized()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("word", ["train.extend=false", "train.extend=true"])
 def test_fewer_epochs_are_refused(tmp_path: Path, word: str) -> None:
     train(config_of(tmp_path), until=7)
@@ -109,6 +113,7 @@ def test_fewer_epochs_are_refused(tmp_path: Path, word: str) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_an_extension_that_saved_nothing_may_be_taken_back(tmp_path: Path) -> None:
     folder = train(config_of(tmp_path))
     longer = config_of(tmp_path, "train.epochs=8", "train.extend=true")
@@ -121,6 +126,7 @@ def test_an_extension_that_saved_nothing_may_be_taken_back(tmp_path: Path) -> No
     assert len(rates(folder)) == 32, "the longer run is the run now, and resumed like any other"
 
 
+@pytest.mark.thorough
 def test_without_a_longer_run_the_consent_does_nothing(tmp_path: Path) -> None:
     folder = train(config_of(tmp_path, "train.extend=true"), until=7)
     train(config_of(tmp_path, "train.extend=true"))
@@ -128,6 +134,7 @@ def test_without_a_longer_run_the_consent_does_nothing(tmp_path: Path) -> None:
     assert rates(folder) == rates(train(config_of(tmp_path / "other")))
 
 
+@pytest.mark.thorough
 def test_a_run_that_has_not_saved_a_step_may_have_any_length(tmp_path: Path) -> None:
     folder = RunFolder.of(config_of(tmp_path))
     for epochs in (5, 9, 3):

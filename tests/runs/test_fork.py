@@ -86,6 +86,7 @@ def parent(tmp_path: Path) -> RunFolder:
     return train(config_of(tmp_path, "parent"), until=2 * LENGTH)[0]
 
 
+@pytest.mark.thorough
 def test_the_copy_is_exact_and_other_settings_count_from_there_on(tmp_path: Path, parent: RunFolder) -> None:
     config = config_of(tmp_path, "child", "optim.lr=0.7", "method.temperature=0.2", "optim.momentum=0.3")
     fork(config, parent.uri_of(checkpoint_name(LENGTH)))
@@ -106,6 +107,7 @@ def test_the_copy_is_exact_and_other_settings_count_from_there_on(tmp_path: Path
     assert same == list(range(1, LENGTH + 1)), "the parent's history up to the fork, its own behind it"
 
 
+@pytest.mark.thorough
 def test_a_fork_with_its_parents_settings_ends_with_its_parents_bits(tmp_path: Path, parent: RunFolder) -> None:
     config = config_of(tmp_path, "child")
     fork(config, parent.uri_of(checkpoint_name(LENGTH)))
@@ -116,6 +118,7 @@ def test_a_fork_with_its_parents_settings_ends_with_its_parents_bits(tmp_path: P
     assert_same(state_at(parent, 3 * LENGTH), state_at(RunFolder.of(config), 3 * LENGTH))
 
 
+@pytest.mark.thorough
 def test_parents_of_parents_are_known_and_told(tmp_path: Path, parent: RunFolder) -> None:
     fork(config_of(tmp_path, "child", "optim.lr=0.7"), parent.uri_of(checkpoint_name(LENGTH)))
     child, _ = train(config_of(tmp_path, "child", "optim.lr=0.7"), until=2 * LENGTH)
@@ -132,6 +135,7 @@ def test_parents_of_parents_are_known_and_told(tmp_path: Path, parent: RunFolder
     assert list(losses(grandchild)) == list(range(1, 2 * LENGTH + 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kill", ["write_parents", "claim_dataset", "upload"])
 def test_a_fork_that_was_killed_is_done_again(
     tmp_path: Path, parent: RunFolder, kill: str, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +159,7 @@ def test_a_fork_that_was_killed_is_done_again(
     assert read_events(child) == [f"forked from parent at step {2 * LENGTH}"], "noted once"
 
 
+@pytest.mark.thorough
 def test_a_fork_that_is_done_or_has_gone_on_stays_and_a_damaged_one_is_repaired(
     tmp_path: Path, parent: RunFolder
 ) -> None:
@@ -171,6 +176,7 @@ def test_a_fork_that_is_done_or_has_gone_on_stays_and_a_damaged_one_is_repaired(
     assert list(losses(child)) == list(range(1, LENGTH + 1))
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_another_one_is_refused(tmp_path: Path, parent: RunFolder) -> None:
     begun, _ = train(config_of(tmp_path, "begun"), until=LENGTH)
     with pytest.raises(ConfigError, match=f"the run in {begun.uri} has begun by itself; give this one another name="):
@@ -186,6 +192,7 @@ def test_a_run_that_is_another_one_is_refused(tmp_path: Path, parent: RunFolder)
         fork(config_of(tmp_path, "child", "optim.lr=0.5"), parent.uri_of(checkpoint_name(LENGTH)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -222,6 +229,7 @@ def test_a_parent_without_a_checkpoint_is_refused(tmp_path: Path, where: str) ->
         fork(config_of(tmp_path, "child"), str(tmp_path / where))
 
 
+@pytest.mark.thorough
 def test_a_fork_from_and_to_a_bucket_is_the_same(
     tmp_path: Path, parent: RunFolder, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +243,7 @@ def test_a_fork_from_and_to_a_bucket_is_the_same(
     assert list(losses(child)) == list(range(1, 2 * LENGTH + 1))
 
 
+@pytest.mark.thorough
 def test_a_lineage_that_was_damaged_is_told_of(parent: RunFolder) -> None:
     parent.write("lineage.json", json.dumps([{"run": "x"}]).encode())
     with pytest.raises(ConfigError, match=r"lineage\.json is damaged"):

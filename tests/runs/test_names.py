@@ -20,7 +20,7 @@ def test_the_tags_of_metrics_are_ascii_for_runs_and_trials() -> None:
     assert tags_of(config, is_trial=True) == {"run": "s%C3%BC%C3%9F", "trial": "%C3%BC"}
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_a_run_of_any_name_trains_in_a_folder_of_any_name(tmp_path: Path) -> None:
     storage = tmp_path / "süß"
     finish(start(storage, f"'{NAME.replace(chr(39), chr(39) * 2)}'", "train.epochs=1"))

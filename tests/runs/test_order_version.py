@@ -49,6 +49,7 @@ def change(checkpoint: Path, order: dict[str, int]) -> None:
     seal(checkpoint, kept | {"order": order})
 
 
+@pytest.mark.thorough
 def test_a_new_run_has_the_order_of_today_and_stores_it(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     meta = json.loads((begun(config) / "meta.json").read_text())
@@ -57,6 +58,7 @@ def test_a_new_run_has_the_order_of_today_and_stores_it(tmp_path: Path) -> None:
     assert (type(order), order.lanes, order.is_exact) == (Order, 32, False)
 
 
+@pytest.mark.thorough
 def test_lanes_are_those_of_the_first_start_at_any_number_of_workers(tmp_path: Path) -> None:
     config = config_of(tmp_path, "data.num_train=512", "train.workers=32")
     change(begun(config), {"version": 2, "lanes": 32})
@@ -66,6 +68,7 @@ def test_lanes_are_those_of_the_first_start_at_any_number_of_workers(tmp_path: P
         start(config_of(tmp_path, "data.num_train=512", "train.workers=64"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", [1, 3])
 def test_another_version_of_the_order_is_refused(tmp_path: Path, version: int) -> None:
     config = config_of(tmp_path)
@@ -74,6 +77,7 @@ def test_another_version_of_the_order_is_refused(tmp_path: Path, version: int) -
         start(config)
 
 
+@pytest.mark.thorough
 def test_a_fork_goes_on_with_the_lanes_of_its_parent(tmp_path: Path) -> None:
     checkpoint = begun(config_of(tmp_path))
     change(checkpoint, {"version": 2, "lanes": 64})

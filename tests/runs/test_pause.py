@@ -34,18 +34,21 @@ def trained(folder: Path | None, *pauses: int) -> TrainState:
     return state
 
 
+@pytest.mark.thorough
 def test_a_pause_saves_a_checkpoint_just_there_and_changes_no_bit(tmp_path: Path) -> None:
     paused = trained(tmp_path, 8)
     assert (tmp_path / checkpoint_name(8)).is_dir(), "which train.checkpoint_every=100st would not have saved"
     assert differing(tensors_of(trained(None)), tensors_of(paused)) == []
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_between_two_logged_lines_has_its_step_and_epoch(tmp_path: Path) -> None:
     trained(tmp_path, 3)
     metrics = read_meta(Folder(str(tmp_path / checkpoint_name(3))))["metrics"]
     assert (metrics["step"], metrics["epoch"]) == (3, 0.75)
 
 
+@pytest.mark.thorough
 def test_a_restart_behind_the_pause_makes_no_step(tmp_path: Path) -> None:
     trained(tmp_path, 8, 8)
     assert [path.name for path in sorted(tmp_path.glob("checkpoint_*"))] == [checkpoint_name(8), checkpoint_name(16)]
@@ -71,6 +74,7 @@ def begun(config: RunConfig, step: int, logged: int | None = None) -> Result:
     return pretrain(config, until=2, show_progress=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [16, 24])
 def test_a_paused_run_is_neither_measured_nor_judged(
     tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
@@ -85,6 +89,7 @@ def test_a_paused_run_is_neither_measured_nor_judged(
     assert "until" not in str(settings), "it is no setting"
 
 
+@pytest.mark.thorough
 def test_the_metrics_of_a_pause_have_the_step_of_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ def refusal(storage: Path, *words: str) -> str:
     return str(refused.value)
 
 
+@pytest.mark.thorough
 def test_a_start_that_is_refused_leaves_no_folder_and_keeps_one_that_was_there(tmp_path: Path) -> None:
     assert refusal(tmp_path, "method.weights=/gone").startswith("method.weights: no checkpoint at '/gone'")
     assert list(tmp_path.iterdir()) == []

@@ -243,6 +243,7 @@ def second_start(tmp_path: Path, *changes: str) -> Second:
     return Second(ray.cloudpickle.loads(ray.cloudpickle.dumps(run)), folder, found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", sorted(CHANGES))
 def test_what_may_change_takes_effect_on_a_second_start(tmp_path: Path, setting: str) -> None:
     changes, used, expected = CHANGES[setting]
@@ -271,6 +272,7 @@ def test_what_may_change_takes_effect_on_a_second_start(tmp_path: Path, setting:
     )
 
 
+@pytest.mark.thorough
 def test_what_may_not_change_is_refused_with_its_name_and_both_values(tmp_path: Path) -> None:
     first_start(tmp_path)
     with pytest.raises(ConfigError) as refused:
@@ -285,6 +287,7 @@ def test_what_may_not_change_is_refused_with_its_name_and_both_values(tmp_path: 
     assert second_start(tmp_path).found.step == STEP, "a refusal changes nothing"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("left", [None, METRICS_FILE, STARTUP_FILE, checkpoint_name(STEP)])
 def test_a_start_without_a_first_step_does_not_bind_the_next_one(
     tmp_path: Path, left: str | None, caplog: pytest.LogCaptureFixture
@@ -346,6 +349,7 @@ def test_a_setting_of_no_benchmark_is_refused_with_the_way_to_write_it(names: li
         load_benchmarks(load_config("quickstart"), names, ["k=[3]"])
 
 
+@pytest.mark.thorough
 def test_other_images_are_refused_to_a_method_that_keeps_something_of_each(tmp_path: Path) -> None:
     small = ["backbone.depth=10", "backbone.width=8", f"storage={tmp_path}", "name=bank", "data.limit=200"]
     config = load_config("digits/npid", [*small, "train.batch_size=16", "data.changed=accept"])

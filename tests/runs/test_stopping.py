@@ -225,8 +225,10 @@ def test_a_run_that_is_asked_to_stop_before_its_first_step_ends_with_a_line(
     assert float(waited[0].split()[0]) < 5
 
 
-@pytest.mark.cluster
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGTERM, marks=pytest.mark.cluster), pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+)
 def test_a_run_that_is_asked_to_stop_while_a_worker_is_replaced_ends_at_once(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -47,6 +47,7 @@ def test_a_lock_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
         is_owned(Folder(str(tmp_path)))
 
 
+@pytest.mark.thorough
 def test_a_look_writes_nothing(tmp_path: Path) -> None:
     folder = RunFolder(str(tmp_path))
     assert not folder.is_in_use()
@@ -140,6 +141,7 @@ def test_limits_of_the_settings_hold_where_images_are_read_and_decoded(tmp_path:
     assert max_pixels() == MAX_PIXELS, "outside nothing has changed"
 
 
+@pytest.mark.thorough
 def test_a_stored_setting_lifts_no_limit(caplog: pytest.LogCaptureFixture) -> None:
     config = load_config("quickstart", ["data.max_pixels=2000000000", "data.max_file_bytes=2000000000"])
     assert load_dumped(dump(config), trust_code=True).data.max_pixels == 2_000_000_000

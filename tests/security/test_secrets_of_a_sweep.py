@@ -34,7 +34,7 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
     bucket.close()
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_a_sweep_in_a_bucket_writes_no_credential_anywhere(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

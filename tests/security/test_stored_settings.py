@@ -36,6 +36,7 @@ def source(name: str, **settings: Any) -> dict[str, Any]:
     return {"data": {"name": name, **settings}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("uri", "reason"),
     [
@@ -113,6 +114,7 @@ def test_places_are_withheld_wherever_they_stand(text: str) -> None:
     assert config.benchmarks["retrieval"].path == WITHHELD + evil
 
 
+@pytest.mark.thorough
 def test_what_writes_is_left_out_with_a_word(text: str, caplog: pytest.LogCaptureFixture) -> None:
     stored = changed(text, **source("torchvision", dataset="CIFAR10", root="/nowhere", download=True))
     with caplog.at_level(logging.WARNING):
@@ -121,6 +123,7 @@ def test_what_writes_is_left_out_with_a_word(text: str, caplog: pytest.LogCaptur
     assert load_dumped(stored, trust_code=True).data.download is True  # type: ignore[attr-defined]
 
 
+@pytest.mark.thorough
 def test_a_network_that_is_fetched_by_its_name_asks_for_trust(text: str) -> None:
     pytest.importorskip("timm")
     for model in ("hf-hub:evil/net", "hf_hub:evil/net", "local-dir:/tmp/net"):
@@ -130,6 +133,7 @@ def test_a_network_that_is_fetched_by_its_name_asks_for_trust(text: str) -> None
             load_dumped(write(tree))
 
 
+@pytest.mark.thorough
 def test_variables_of_the_environment_are_not_put_into_stored_places(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +143,7 @@ def test_variables_of_the_environment_are_not_put_into_stored_places(
         assert "hunter2" not in repr(one)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_with_a_withheld_source_loads_and_takes_another(tmp_path: Path) -> None:
     from raysl.benchmarks.suite.settings import load_data
 

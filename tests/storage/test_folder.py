@@ -285,6 +285,7 @@ def test_a_website_cannot_be_written() -> None:
 # who works in a run's folder
 
 
+@pytest.mark.thorough
 def test_settings_are_claimed_and_others_refused_with_what_differs(config: RunConfig) -> None:
     folder = RunFolder.of(config)
     folder.claim(config)

@@ -84,6 +84,7 @@ def files_of(folder: Folder) -> list[str]:
     return [name for name in folder.names() if name.startswith((".lock", ".beat"))]
 
 
+@pytest.mark.thorough
 def test_a_local_folder_is_locked_by_the_system(tmp_path: Path) -> None:
     folder = RunFolder(str(tmp_path / "one"))
     folder.make()
@@ -109,6 +110,7 @@ def test_a_look_at_a_local_folder_keeps_nobody_from_owning_it(tmp_path: Path) ->
             assert is_owned(Folder(str(tmp_path)))
 
 
+@pytest.mark.thorough
 def test_the_refusal_of_a_second_driver_names_the_ray_job_of_the_first(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_free_folder_is_not_waited_for(tmp_path: Path, caplog: pytest.LogCaptu
     assert not caplog.records
 
 
+@pytest.mark.thorough
 def test_a_folder_in_use_is_waited_for_until_it_is_free_or_the_wait_is_called_off(tmp_path: Path) -> None:
     folder, called_off = RunFolder(str(tmp_path / "one")), threading.Event()
     folder.make()
@@ -210,6 +213,7 @@ def files_of_a_former_version(folder: Folder, age_s: float) -> Callable[[int], N
     return beat
 
 
+@pytest.mark.thorough
 def test_an_owner_of_a_former_version_is_respected_while_it_is_at_work(folder: Folder) -> None:
     beat = files_of_a_former_version(folder, 0.0)
     at_work = threading.Timer(0.3, beat, [2])
@@ -230,6 +234,7 @@ def test_a_folder_that_an_owner_of_a_former_version_left_behind_is_taken_over(fo
         assert ".beat-0f" not in files_of(folder)
 
 
+@pytest.mark.thorough
 def test_an_owner_whose_file_was_read_half_written_is_respected(folder: Folder, tmp_path: Path) -> None:
     owner, storage = leave(folder, 0.0), Storage()
     contents = iter([b"{", folder.read(owner.name)])
@@ -249,6 +254,7 @@ def test_an_owner_whose_file_was_read_half_written_is_respected(folder: Folder, 
     at_work.join()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("age_s", [-3600.0, 0.0, 200.0])
 def test_a_lock_left_behind_is_taken_over_when_it_gave_no_sign_for_a_while(
     folder: Folder, age_s: float, caplog: pytest.LogCaptureFixture
@@ -268,6 +274,7 @@ def test_a_lock_older_than_any_clock_is_wrong_is_taken_over_at_once(folder: Fold
         assert ".lock-000002" in files_of(folder)
 
 
+@pytest.mark.thorough
 def test_a_lock_given_back_during_the_wait_is_free(folder: Folder) -> None:
     owner = leave(folder, 0)
     removal = threading.Timer(0.3, folder.remove, [owner.name])
@@ -277,6 +284,7 @@ def test_a_lock_given_back_during_the_wait_is_free(folder: Folder) -> None:
     removal.join()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("left_s", [None, 0.0, 1000.0], ids=["free", "left behind", "left behind long ago"])
 def test_of_many_at_once_one_wins(tmp_path: Path, left_s: float | None) -> None:
     if left_s is not None:
@@ -374,6 +382,7 @@ def list_nothing(storage: Storage) -> None:
     wait_until(lambda: storage.vanished == 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("misbehave", [fail_for_a_while, fail_for_longer_than_a_lock_lasts, list_nothing])
 def test_a_storage_that_fails_for_everybody_stops_nobody(
     folder: Folder, misbehave: Callable[[Storage], None], caplog: pytest.LogCaptureFixture
@@ -407,6 +416,7 @@ class Failures:
             raise OSError("no route to host")
 
 
+@pytest.mark.thorough
 def test_a_driver_that_was_overtaken_while_its_network_was_cut_stops_when_it_is_back(
     folder: Folder, tmp_path: Path
 ) -> None:
@@ -499,6 +509,7 @@ def test_a_lost_answer_to_the_creation_loses_no_lock(folder: Folder) -> None:
         assert ".lock-000001" in files_of(folder)
 
 
+@pytest.mark.thorough
 def test_a_storage_that_ignores_the_condition_is_noticed_and_asked_again_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

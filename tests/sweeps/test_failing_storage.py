@@ -74,6 +74,7 @@ def test_inside_without_waiting_the_first_failure_is_raised_and_outside_it_is_ou
     assert outlast(fail_once, sleep=lambda seconds: None) == 2
 
 
+@pytest.mark.thorough
 def test_the_end_of_a_trial_whose_folder_cannot_be_read_is_read_later_and_the_others_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,6 +172,7 @@ def test_the_loss_of_a_trials_process_is_read_before_tune_has_brought_it_into_th
     assert "its process was killed" in reason(error)
 
 
+@pytest.mark.thorough
 def test_a_leaderboard_whose_folder_is_full_is_written_once_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

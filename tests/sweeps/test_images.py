@@ -76,6 +76,7 @@ def _finished(run: SweepRun) -> Leaderboard:
     return board
 
 
+@pytest.mark.thorough
 def test_a_sweep_whose_labels_have_changed_is_refused_with_what_changed(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_sweep_whose_labels_have_changed_is_refused_with_what_changed(
     _finished(_sweep(file))
 
 
+@pytest.mark.thorough
 def test_trials_that_ended_behind_the_first_one_that_is_left_are_compared_too(file: Path) -> None:
     run = _sweep(file)
     _end(run, _records(run)[2:])
@@ -104,6 +106,7 @@ def test_trials_that_ended_behind_the_first_one_that_is_left_are_compared_too(fi
         _sweep(file).run(None)
 
 
+@pytest.mark.thorough
 def test_files_that_were_touched_are_told_of_in_one_line(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = _sweep(file)
     _end(run, _records(run))
@@ -113,6 +116,7 @@ def test_files_that_were_touched_are_told_of_in_one_line(file: Path, caplog: pyt
     assert line.startswith("files of the training images were written again, as by a copy, since 3 trials ended on")
 
 
+@pytest.mark.thorough
 def test_the_notes_of_an_older_raysl_are_passed_over(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = _sweep(file)
     first, *others = _records(run)
@@ -123,6 +127,7 @@ def test_the_notes_of_an_older_raysl_are_passed_over(file: Path, caplog: pytest.
     assert _told(caplog) == []
 
 
+@pytest.mark.thorough
 def test_trials_with_another_batch_have_the_same_images(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = _sweep(file)
     _end(run, _records(run), lambda note: replace(note, epoch_len=7))
@@ -130,6 +135,7 @@ def test_trials_with_another_batch_have_the_same_images(file: Path, caplog: pyte
     assert _told(caplog) == []
 
 
+@pytest.mark.thorough
 def test_trials_that_have_not_ended_are_left_to_their_runs(file: Path) -> None:
     run = _sweep(file)
     _end(run, _records(run), status="paused")
@@ -138,6 +144,7 @@ def test_trials_that_have_not_ended_are_left_to_their_runs(file: Path) -> None:
         _sweep(file).run(None)
 
 
+@pytest.mark.thorough
 def test_trials_with_data_settings_of_their_own_are_passed_over(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     tree = {"space": {"data.limit": {"grid": [2, 3]}}}
     run = _sweep(file, **tree)
@@ -157,6 +164,7 @@ def _two(file: Path, *names: str) -> SweepRun:
     return SweepRun.of(_base(file), sweep, {name: starts[name] for name in names})
 
 
+@pytest.mark.thorough
 def test_each_configuration_is_compared_with_its_own_dataset(file: Path) -> None:
     run = _two(file, "own", "digits")
     _end(run, _records(run))

@@ -157,6 +157,7 @@ def test_settings_are_laid_over_each_config_and_what_is_wrong_is_told_by_its_nam
     assert "digits/simclr" not in str(told.value)
 
 
+@pytest.mark.thorough
 def test_settings_are_laid_over_a_single_config(tmp_path: Path) -> None:
     text = f"name: s\nstorage: {tmp_path}\nconfig: digits/simclr\nsettings: [train.epochs=3, data.limit=128]"
     path = _write(tmp_path, f"{text}\nscheduler: none\nspace: {{optim.lr: {{choice: [1]}}}}\n")
@@ -229,6 +230,7 @@ def test_a_setting_of_one_method_alone_stands_beside_the_others_with_a_condition
         assert ("method.temperature" in trial.settings) == (config.method.name == "simclr")
 
 
+@pytest.mark.thorough
 def test_a_config_that_cannot_run_is_told_of_by_its_name(tmp_path: Path) -> None:
     uneven = SweepConfig(
         configs=["digits/simclr", "digits/moco"], settings=["train.batch_size=1"], scheduler="none", metric="loss"
@@ -248,6 +250,7 @@ def _claimed(folder: Path, *more: str, **settings: object) -> list[str]:
     return claim(run, base.name, {ALONE: base}, SweepConfig(**({"space": LR} | settings)))
 
 
+@pytest.mark.thorough
 def test_a_sweep_may_grow_and_may_not_become_another(tmp_path: Path) -> None:
     assert _claimed(tmp_path) == []
     assert _claimed(tmp_path) == []
@@ -274,6 +277,7 @@ def test_a_sweep_may_grow_and_may_not_become_another(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -289,6 +293,7 @@ def test_what_would_make_all_draws_other_ones_may_not_change(tmp_path: Path, bef
         _claimed(tmp_path, **after)
 
 
+@pytest.mark.thorough
 def test_a_condition_may_hold_for_one_of_several_configs(tmp_path: Path) -> None:
     space = {"method.temperature": {"choice": [0.1], "when": {"method.name": "moco"}}}
     varied = SweepConfig(configs=["digits/simclr", "digits/moco"], space=space, metric="loss", mode="min")
@@ -296,6 +301,7 @@ def test_a_condition_may_hold_for_one_of_several_configs(tmp_path: Path) -> None
     assert [len(trial.settings) for trial in run.planned.values()] == [0, 1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -324,6 +330,7 @@ def test_what_a_sweep_will_not_do_is_said_plainly(
     assert "distinct values" not in caplog.text
 
 
+@pytest.mark.thorough
 def test_epochs_may_vary_and_each_trial_has_its_own(tmp_path: Path) -> None:
     space = {"train.epochs": {"grid": [2, 6]}}
     run = SweepRun.of(_base(tmp_path), from_tree({"space": space, "metric": "loss", "mode": "min"}, ""))
@@ -331,6 +338,7 @@ def test_epochs_may_vary_and_each_trial_has_its_own(tmp_path: Path) -> None:
     assert [record.epochs for record in run.ledger.records.values()] == [2, 6]
 
 
+@pytest.mark.thorough
 def test_no_credentials_of_checkpoints_are_kept_and_others_make_no_other_trial(tmp_path: Path) -> None:
     names = [f"s3://{who}@bucket/runs/a/checkpoint_000000001" for who in ("KEY:SECRET", "OTHER:PASSWORD")]
     base = _base(tmp_path)

@@ -126,6 +126,7 @@ def test_no_more_trials_than_at_a_time_have_a_place_where_some_are_paused() -> N
     assert HEAD not in request(2, may_pause=False)
 
 
+@pytest.mark.thorough
 def test_an_object_of_tunes_is_taken_as_it_is(tmp_path: Path) -> None:
     base = load_config("quickstart", [f"storage={tmp_path}", "name=s"])
     searcher = ConcurrencyLimiter(OptunaSearch(seed=1), max_concurrent=2)  # its class alone could not be made

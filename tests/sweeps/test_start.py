@@ -69,6 +69,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepRun:
     return _sweep(tmp_path, monkeypatch)
 
 
+@pytest.mark.thorough
 def test_a_sweep_that_is_stopped_during_its_last_trial_is_done(
     sweep: SweepRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_sweep_that_is_stopped_during_its_last_trial_is_done(
     assert "The sweep was stopped" not in Path(sweep.folder.uri, "leaderboard.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_sweep_that_is_stopped_before_its_last_trial_says_how_it_goes_on(
     sweep: SweepRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +92,7 @@ def test_a_sweep_that_is_stopped_before_its_last_trial_says_how_it_goes_on(
     assert "The sweep was stopped before its end. The command that started it runs the trials that are left." in page
 
 
+@pytest.mark.thorough
 def test_the_log_of_a_sweep_says_why_trials_stop_and_which_seeds_are_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -31,6 +31,7 @@ def _sweep_at(folder: Path, state: State) -> str:
     return str(folder)
 
 
+@pytest.mark.thorough
 def test_the_status_tells_who_has_a_sweep_in_hand(tmp_path: Path) -> None:
     uri = _sweep_at(tmp_path / "s", state="running")
     assert "no process runs it; the command that started it runs the trials that are left" in status_of(uri).line()
@@ -52,6 +53,7 @@ def test_a_live_sweep_in_a_bucket_is_running_without_a_doubt(caplog: pytest.LogC
     assert not [record for record in caplog.records if "may be in use" in record.message]
 
 
+@pytest.mark.thorough
 def test_a_watch_tells_what_is_new_and_ends_with_the_sweep(tmp_path: Path) -> None:
     uri = _sweep_at(tmp_path / "s", state="running")
     told = []
@@ -68,6 +70,7 @@ def test_there_is_no_status_of_what_is_no_sweep(tmp_path: Path) -> None:
         status_of(str(tmp_path / "nowhere"))
 
 
+@pytest.mark.thorough
 def test_a_dry_run_lists_every_trial_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     own = [f"storage={tmp_path}/runs", "name=s", "trials=3", "train.epochs=12", "data.limit=64", "backbone.width=8"]
     app(["sweep", "sweep/quickstart", "--dry-run", *own, "concurrent=1", "benchmarks=[]"], standalone_mode=False)
@@ -104,6 +107,7 @@ def test_the_time_of_a_trial_is_that_of_those_that_have_ended() -> None:
     assert mean_seconds([Record(Trial({}, 0), 4, {})]) is None
 
 
+@pytest.mark.thorough
 def test_a_note_of_other_code_or_another_length_does_not_count_as_the_end(tmp_path: Path) -> None:
     sweep = from_tree({"space": {"optim.lr": {"grid": [0.1]}}, "scheduler": "none", "benchmarks": ["knn"]}, "")
     base = load_config("quickstart", [f"storage={tmp_path}", "name=s", "train.epochs=4"])
@@ -139,6 +143,7 @@ def _first(run: SweepRun) -> Record:
     return next(iter(run.ledger.records.values()))
 
 
+@pytest.mark.thorough
 def test_a_start_says_how_many_trials_it_runs_and_about_how_long() -> None:
     _, told = _progress()
     assert told.startswith("4 trials to run, 2 at a time; about ")
@@ -151,6 +156,7 @@ def test_a_start_says_how_many_trials_it_runs_and_about_how_long() -> None:
     assert clusters.endswith("; how long they take is known when the first one has ended")
 
 
+@pytest.mark.thorough
 def test_each_end_says_what_came_of_it_and_what_is_left() -> None:
     run, _ = _progress()
     first = _first(run)
@@ -164,6 +170,7 @@ def test_each_end_says_what_came_of_it_and_what_is_left() -> None:
     assert run.progress.line(first) == f"{first.trial.name} is paused at epoch 1 (0 of 4)"
 
 
+@pytest.mark.thorough
 def test_the_log_and_the_table_have_the_number_at_which_a_trial_was_stopped() -> None:
     run, _ = _progress(scheduler="asha")
     first = _first(run)
@@ -174,12 +181,14 @@ def test_the_log_and_the_table_have_the_number_at_which_a_trial_was_stopped() ->
     assert run.progress.line(first).startswith(f"{first.trial.name} stopped: asha at epoch 1, loss 4 (1 of 4")
 
 
+@pytest.mark.thorough
 def test_equal_draws_are_counted_once_before_they_are_drawn() -> None:
     run, outlook = _progress(space={"optim.lr": {"choice": [0.1]}}, trials=4, seeds=2)
     assert run.progress.num_trials == 2
     assert outlook.startswith("2 trials to run")
 
 
+@pytest.mark.thorough
 def test_a_sweep_in_which_nothing_finished_has_failed(tmp_path: Path) -> None:
     run, _ = _progress()
     run.folder = RunFolder(str(tmp_path))

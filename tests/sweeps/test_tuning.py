@@ -31,6 +31,7 @@ def _handled(callback: _LedgerCallback) -> dict[str, str]:
     return {f"{own.trial.settings['optim.lr']:g}": own.status for own in callback.ledger.records.values()}
 
 
+@pytest.mark.thorough
 def test_a_member_that_goes_on_from_another_is_one_new_run(callback: _LedgerCallback) -> None:
     callback.on_trial_start(0, [], _tunes(0.2))
     # the scheduler changes the settings of a member before the callback sees the last report of its run
@@ -43,6 +44,7 @@ def test_a_member_that_goes_on_from_another_is_one_new_run(callback: _LedgerCall
     assert callback.trials["t1"].parent == ("trial_00000000", 16)
 
 
+@pytest.mark.thorough
 def test_a_member_of_a_restored_population_is_the_run_that_it_was(callback: _LedgerCallback) -> None:
     heir = {"epoch": 3.0, "config": {"optim.lr": 0.5}, "parent": ["trial_00000000", 16]}
     callback.on_trial_start(0, [], _tunes(0.5, heir))
@@ -50,6 +52,7 @@ def test_a_member_of_a_restored_population_is_the_run_that_it_was(callback: _Led
     assert callback.trials["t1"].parent == ("trial_00000000", 16)
 
 
+@pytest.mark.thorough
 def test_a_trial_that_fails_before_it_starts_is_logged(
     callback: _LedgerCallback, caplog: pytest.LogCaptureFixture
 ) -> None:

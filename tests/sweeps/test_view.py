@@ -108,6 +108,7 @@ def test_the_nodes_of_a_run_are_those_of_its_newest_start(tmp_path: Path) -> Non
     assert read_nodes(RunFolder(str(tmp_path))) == ("10.0.0.3", "10.0.0.2")
 
 
+@pytest.mark.thorough
 def test_the_time_left_is_that_of_the_epochs_left_at_the_pace_of_this_start(tmp_path: Path) -> None:
     run = _run(tmp_path)
     first, *_ = _records(run)

@@ -32,6 +32,7 @@ def assert_equal_steps(found: dict[str, Any], expected: dict[str, Any]) -> None:
         torch.testing.assert_close(value, expected["ended"][name], rtol=0, atol=1e-7, msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BY_IMAGE)
 def test_parts_add_up_to_the_batch_where_images_are_alone(name: str) -> None:
     words = WORDS.get(name, ())

@@ -66,6 +66,7 @@ def test_an_image_that_is_the_same_in_every_channel_gets_the_features_that_it_ha
     assert torch.allclose(F.conv2d(grey.expand(-1, num, -1, -1), adapt_channels(weight, num)), before, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_run_of_four_channels_begins_with_weights_of_three_and_says_so(tmp_path: Path, source: Path) -> None:
     state = begun(tmp_path, source, "data.channels=4")
     old = begun(tmp_path, source).method.export().state_dict()
@@ -96,6 +97,7 @@ def test_resized_patches_are_those_of_timm() -> None:
     assert torch.allclose(resize_patches(weight, 4), theirs, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_other_patches_and_another_size_are_adapted_together(tmp_path: Path, source: Path) -> None:
     state = begun(tmp_path, source, "backbone.patch_size=4", "data.image_size=48")
     assert state.weights is not None
@@ -109,6 +111,7 @@ def test_other_patches_and_another_size_are_adapted_together(tmp_path: Path, sou
 # tokens
 
 
+@pytest.mark.thorough
 def test_tokens_that_the_weights_lack_begin_at_random_and_one_for_masks_is_left_out(
     tmp_path: Path, source: Path
 ) -> None:
@@ -121,6 +124,7 @@ def test_tokens_that_the_weights_lack_begin_at_random_and_one_for_masks_is_left_
     assert "mask_token" not in tensors
 
 
+@pytest.mark.thorough
 def test_a_teacher_begins_with_the_adapted_weights(tmp_path: Path, source: Path) -> None:
     words = ["method=byol", "data.channels=4", "method.hidden_dim=8", "method.output_dim=4"]
     state = begun(tmp_path, source, *words)
@@ -130,6 +134,7 @@ def test_a_teacher_begins_with_the_adapted_weights(tmp_path: Path, source: Path)
     assert torch.equal(teacher, tensors[f"backbone.{name}"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -143,6 +148,7 @@ def test_what_no_rule_covers_is_refused(words: list[str], message: str, tmp_path
         begun(tmp_path, source, *words)
 
 
+@pytest.mark.thorough
 def test_registers_that_the_network_lacks_are_refused_since_features_depend_on_them(tmp_path: Path) -> None:
     folder = tmp_path / "source" / checkpoint_name(0)
     TrainState.create(Setup.of(config_of(tmp_path, "backbone.num_registers=2"), *IMAGES)).save(folder, {})
@@ -161,6 +167,7 @@ def networks() -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["resnet", "vit"])
 def test_a_file_for_six_channels_is_read_and_can_be_adapted_to_others(key: str, tmp_path: Path) -> None:
     network = networks()[key].eval()

@@ -62,6 +62,7 @@ def begun(tmp_path: Path, source: Path, *words: str) -> TrainState:
     return TrainState.create(Setup.of(config, *IMAGES))
 
 
+@pytest.mark.thorough
 def test_only_adapters_and_heads_learn_and_the_first_features_are_those_of_the_weights(
     tmp_path: Path, source: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_only_adapters_and_heads_learn_and_the_first_features_are_those_of_the_w
     assert changed - inside, "heads"
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_has_the_adapters_merged_and_loads_as_any_other(tmp_path: Path, source: Path) -> None:
     state, images = train(begun(tmp_path, source), 3), torch.rand(2, 3, 16, 16)
     state.save(tmp_path / "saved" / checkpoint_name(3), {})
@@ -89,6 +91,7 @@ def test_a_checkpoint_has_the_adapters_merged_and_loads_as_any_other(tmp_path: P
     assert torch.equal(again.method.export().eval()(images), backbone(images)), "weights of a next run"
 
 
+@pytest.mark.thorough
 def test_a_next_run_has_the_teacher_that_was_with_its_adapters_merged(tmp_path: Path, source: Path) -> None:
     words, images = ("method=byol", "method.hidden_dim=8", "method.output_dim=4"), torch.rand(2, 3, 16, 16)
     state = train(begun(tmp_path, source, *words, "method.momentum=0.5"), 3)
@@ -105,6 +108,7 @@ def teachers(state: TrainState) -> list[nn.Module]:
     return [module.module for module in state.method.modules() if isinstance(module, Teacher)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["simclr", "byol"])
 def test_the_step_after_a_restart_is_the_step_that_would_have_been(method: str, tmp_path: Path, source: Path) -> None:
     words = (f"method={method}", "method.hidden_dim=8", "method.output_dim=4")
@@ -117,6 +121,7 @@ def test_the_step_after_a_restart_is_the_step_that_would_have_been(method: str, 
         assert torch.equal(one, other), name
 
 
+@pytest.mark.thorough
 def test_a_teacher_follows_by_its_adapters(tmp_path: Path, source: Path) -> None:
     state = begun(tmp_path, source, "method=byol", "method.hidden_dim=8", "method.output_dim=4")
     before = copy.deepcopy(state.method.state_dict())
@@ -145,6 +150,7 @@ def test_ranks_that_share_the_network_end_as_those_that_have_it_whole(run_ranks:
             torch.testing.assert_close(found[kind][name].double(), value.double(), rtol=0, atol=1e-9, msg=name)
 
 
+@pytest.mark.thorough
 def test_the_plan_counts_adapters_alone_as_weights_that_train() -> None:
     counted = []
     for words in ([], [RANK]):
@@ -153,6 +159,7 @@ def test_the_plan_counts_adapters_alone_as_weights_that_train() -> None:
     assert counted[1] < counted[0]
 
 
+@pytest.mark.thorough
 def test_a_network_of_timm_is_adapted_and_merged() -> None:
     network, config = TimmModel(TimmModel.Config(model="test_vit")).eval(), AdapterConfig(rank=2)
     plain, images = copy.deepcopy(network), torch.rand(2, 3, network.native_size, network.native_size)

@@ -90,6 +90,7 @@ def test_only_the_main_rank_tells(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert watch(run, tmp_path, [0.8, *[1e-5] * 20]) == []
 
 
+@pytest.mark.thorough
 def test_equal_scores_are_told_of_with_the_small_recipe(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_equal_scores_are_told_of_with_the_small_recipe(
     assert event.endswith("small/dino_v2 is the recipe for small batches and few images")
 
 
+@pytest.mark.thorough
 def test_equal_scores_of_a_short_run_count_after_two_hundred_steps(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +137,7 @@ class _Collapsed(SimCLR):
         return out
 
 
+@pytest.mark.thorough
 def test_the_loop_gives_it_what_it_looks_at(tmp_path: Path) -> None:
     state, plan = problem("train.log_every=1st", "train.epochs=30")
     state.method.__class__ = _Collapsed

@@ -105,6 +105,7 @@ def test_a_damaged_file_costs_the_count_and_not_the_run(tmp_path: Path, caplog: 
     assert "costs.json is damaged: 'seconds' is 'many', not float" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_trial_taken_over_after_a_kill_costs_the_same_in_leaderboards_lists_and_reports(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ class _FillDisk(Callback):
             (self.logs / METRICS_FILE).symlink_to("/dev/full")
 
 
+@pytest.mark.thorough
 def test_logs_that_a_refusal_refuses_stop_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     disk = Disk(logs)

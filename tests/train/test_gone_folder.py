@@ -95,12 +95,14 @@ def events(folder: Folder) -> list[str]:
     return [json.loads(line)["event"] for line in folder.read("events.jsonl").splitlines()]
 
 
+@pytest.mark.thorough
 def test_logs_of_the_time_without_a_folder_are_written_when_it_is_back(folder: Folder) -> None:
     disk = train(folder, Unmount(Path(folder.path), gone=1, back=4))
     assert disk.failure is None
     assert any(f"{folder.path} is back after " in event for event in events(folder))
 
 
+@pytest.mark.thorough
 def test_a_folder_that_is_back_after_the_last_step_has_the_last_checkpoint_and_all_logs(
     folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,7 @@ from tests.faults import Faults
 from tests.train.callbacks.own import Logs, train
 
 
+@pytest.mark.thorough
 def test_every_line_is_a_row_and_every_number_a_column(tmp_path: Path) -> None:
     _, _, lines = train(tmp_path / "run", Logs("rare", {3: 0.5, 8: 0.25}), MetricsLog(tmp_path / "run"))
     history = raysl.load_history(tmp_path / "run")

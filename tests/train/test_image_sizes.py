@@ -11,6 +11,7 @@ from raysl.train.prepare import prepare
 OTHER = r", or another backbone\.patch_size"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "message"),
     [

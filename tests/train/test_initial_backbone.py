@@ -24,6 +24,7 @@ def started(config: RunConfig) -> Any:
     return TrainState.create(Setup.of(config, 100_000, 10)).method.export().eval()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["cifar10/dino", "simclr", "quickstart"])
 def test_one_setting_goes_on_from_a_trained_backbone(method: str, caplog: pytest.LogCaptureFixture) -> None:
     images = torch.rand(2, 3, 32, 32)
@@ -37,6 +38,7 @@ def test_one_setting_goes_on_from_a_trained_backbone(method: str, caplog: pytest
     assert "backbone.width=16" in line
 
 
+@pytest.mark.thorough
 def test_a_vit_takes_the_place_of_a_recipes_resnet_and_keeps_the_settings_of_training(tmp_path: Path) -> None:
     net = small_vit(num_classes=0)
     source = saved(net.state_dict(), tmp_path / "vit.pth")
@@ -53,6 +55,7 @@ def test_a_vit_takes_the_place_of_a_recipes_resnet_and_keeps_the_settings_of_tra
     assert ibot.backbone.drop_path == load_config("ibot").backbone.drop_path  # type: ignore[attr-defined]
 
 
+@pytest.mark.thorough
 def test_settings_that_the_user_gave_stay(tmp_path: Path) -> None:
     weights = "method.weights=cifar10/dino"
     typed: Any = load_config("simclr", [weights, "backbone.depth=18"])
@@ -66,6 +69,7 @@ def test_settings_that_the_user_gave_stay(tmp_path: Path) -> None:
     assert (mine.backbone.stem, mine.backbone.depth) == ("imagenet", 10)
 
 
+@pytest.mark.thorough
 def test_a_run_whose_weights_were_deleted_goes_on_with_its_own_settings(tmp_path: Path) -> None:
     first = load_config("quickstart", ["backbone.width=8", "backbone.depth=18"])
     TrainState.create(Setup.of(first, 256, 10)).save(tmp_path / "first" / checkpoint_name(0), {})

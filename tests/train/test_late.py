@@ -122,6 +122,7 @@ def agreed() -> dict[str, Any]:
     return {"read": [first.read(), second.read(), third.read()], "calls": watch.names}
 
 
+@pytest.mark.thorough
 def test_a_step_late_the_flags_of_loss_stop_and_broken_images_are_one_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ class _Names(Callback):
         self.by_step[step.index] = set(out.metrics)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [(), ("train.accumulate=2",)])
 def test_the_spread_of_embeddings_is_measured_in_logged_steps_only(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,7 @@ def test_the_notebook_page_runs_as_printed_and_does_not_start_ray(tmp_path: Path
     assert (tmp_path / "runs" / "notebook" / "checkpoint_000000008" / "backbone.safetensors").exists()
 
 
+@pytest.mark.thorough
 def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path: Path) -> None:
     whole, plan = _state()
     fit(whole, whole.method, plan, _batches(), reporter=LocalReporter())
@@ -87,6 +88,7 @@ def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path: Path) ->
     assert_same(whole.optimizer.state_dict(), second.optimizer.state_dict())
 
 
+@pytest.mark.thorough
 def test_training_lowers_the_loss() -> None:
     state, plan = _state()
     losses: list[float] = []
@@ -133,6 +135,7 @@ def test_loss_that_is_not_finite_names_the_step_and_leaves_the_weights(tmp_path:
     assert_same(before, dict(state.method.named_parameters()))
 
 
+@pytest.mark.thorough
 def test_metrics_behind_the_restored_step_are_cut_off(tmp_path: Path) -> None:
     state, plan = _state()
     fit(
@@ -159,6 +162,7 @@ def test_metrics_behind_the_restored_step_are_cut_off(tmp_path: Path) -> None:
     assert [line["loss"] for line in repeated] == [line["loss"] for line in lines]
 
 
+@pytest.mark.thorough
 def test_old_checkpoints_go_and_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
     state, plan = _state()
     fit(state, state.method, plan, _batches(), reporter=LocalReporter(tmp_path, keep=1))

@@ -85,6 +85,7 @@ class _Destroyed(SimCLR):
             next(self.parameters()).data.view(-1)[0] = float("inf")
 
 
+@pytest.mark.thorough
 def test_weights_that_an_update_destroyed_are_not_saved(tmp_path: Path) -> None:
     small = ["backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4"]
     train = ["train.batch_size=8", "train.epochs=3", "train.checkpoint_every=3st"]

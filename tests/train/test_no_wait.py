@@ -87,6 +87,7 @@ def reads() -> Iterator[list[str]]:
         yield found
 
 
+@pytest.mark.thorough
 def test_the_watch_sees_what_would_wait(reads: list[str]) -> None:
     x = torch.arange(4.0)
     for read in (x.sum().item, x.tolist, lambda: x[x > 1], lambda: bool(x.sum() > 0), (x > 1).nonzero, x.sum().__int__):
@@ -95,6 +96,7 @@ def test_the_watch_sees_what_would_wait(reads: list[str]) -> None:
         assert reads
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     [("optim=sgd", "train.accumulate=2", "train.clip_grad_value=1.0"), ("optim=lars", "train.clip_grad_over=tensor")],
@@ -114,6 +116,7 @@ def test_a_step_reads_nothing_but_the_flag_of_the_step_before(
     assert reads[0] == "_check_weights", "and saved"
 
 
+@pytest.mark.thorough
 def test_a_cpu_reads_each_loss_at_once(reads: list[str]) -> None:
     state, plan = problem("train.epochs=1")
     made, count = batches(plan), _Count(reads)
@@ -122,6 +125,7 @@ def test_a_cpu_reads_each_loss_at_once(reads: list[str]) -> None:
     assert count.by_step[:-1] == [["read"]] * (plan.total_steps - 1)
 
 
+@pytest.mark.thorough
 def test_agreeing_to_stop_reads_one_step_late(reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysl.train.callbacks.stop.is_late", lambda device: True)
     state, plan = problem()
@@ -135,6 +139,7 @@ def test_agreeing_to_stop_reads_one_step_late(reads: list[str], monkeypatch: pyt
     assert seen == [([], None), (["read"], "asked to")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optim", ["sgd", "lars"])
 def test_an_update_runs_on_a_device_that_holds_no_numbers(optim: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The meta device has shapes only: it refuses every read, and as a GPU tensors of the CPU. It has no autocast."""

@@ -63,6 +63,7 @@ def test_views_are_those_of_the_methods_recipe_by_seed_epoch_and_index() -> None
         assert batch.label.tolist() == [-1] * 8
 
 
+@pytest.mark.thorough
 def test_views_are_drawn_anew_in_each_epoch_and_the_same_again() -> None:
     config, pictures = settings("data.drop_last=false"), images()
     first, second = (by_index(raysl.views(config, pictures, epoch)) for epoch in (0, 1))
@@ -72,6 +73,7 @@ def test_views_are_drawn_anew_in_each_epoch_and_the_same_again() -> None:
     assert all(torch.equal(second[place], again[place]) for place in second)
 
 
+@pytest.mark.thorough
 def test_the_stream_of_all_epochs_has_the_batches_of_each() -> None:
     config, pictures = settings(), images()
     stream = raysl.views(config, pictures).from_step(0)
@@ -82,6 +84,7 @@ def test_the_stream_of_all_epochs_has_the_batches_of_each() -> None:
             assert torch.equal(streamed.views["global"], batch.views["global"])
 
 
+@pytest.mark.thorough
 def test_tensors_arrays_and_images_of_pillows_with_the_same_pixels_have_the_same_views() -> None:
     config, pictures = settings(), images()
     arrays = [picture.permute(1, 2, 0).numpy() for picture in pictures]
@@ -109,6 +112,7 @@ def test_deep_images_of_pillows_keep_their_contrast(mode: str) -> None:
     assert batch.views["global"].std() > 0.1
 
 
+@pytest.mark.thorough
 def test_fit_trains_on_views_of_images_as_on_the_lists_of_their_epochs() -> None:
     config, pictures = settings("train.epochs=1"), images()
     plan = TrainPlan.from_config(config, NUM)
@@ -138,6 +142,7 @@ def test_what_is_no_image_is_refused(given: Any, message: str) -> None:
     assert re.fullmatch(message, str(caught.value))
 
 
+@pytest.mark.thorough
 def test_other_arguments_are_refused_too() -> None:
     with pytest.raises(ConfigError, match="config: 'quickstart' is not a RunConfig"):
         raysl.views("quickstart", images())  # type: ignore[call-overload]
@@ -196,6 +201,7 @@ def test_fit_refuses_a_stream_of_other_images_than_the_plans() -> None:
         fit(state, state.method, plan, raysl.views(config, images()), reporter=LocalReporter())
 
 
+@pytest.mark.thorough
 def test_a_list_of_another_length_than_an_epoch_is_told(caplog: pytest.LogCaptureFixture) -> None:
     state, plan = problem()
     with caplog.at_level(logging.WARNING, "raysl"):
@@ -208,6 +214,7 @@ def test_a_list_of_another_length_than_an_epoch_is_told(caplog: pytest.LogCaptur
     assert told.endswith("make the plan with num_samples=36")
 
 
+@pytest.mark.thorough
 def test_a_second_fit_of_a_finished_state_says_that_nothing_is_left(caplog: pytest.LogCaptureFixture) -> None:
     state, plan = problem()
     fit(state, state.method, plan, batches(plan), reporter=LocalReporter())
@@ -219,6 +226,7 @@ def test_a_second_fit_of_a_finished_state_says_that_nothing_is_left(caplog: pyte
     )
 
 
+@pytest.mark.thorough
 def test_a_folder_with_checkpoints_of_a_longer_training_is_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,6 +238,7 @@ def test_a_folder_with_checkpoints_of_a_longer_training_is_told_of(
     assert "has checkpoint_000000008 of an earlier training" in caplog.messages[0]
 
 
+@pytest.mark.thorough
 def test_views_are_made_of_paths_bytes_tensors_and_images_of_pillow_alike(tmp_path: Path) -> None:
     config, pictures = settings(), images()
     pillows = [Image.fromarray(picture.permute(1, 2, 0).numpy()) for picture in pictures]
@@ -255,6 +264,7 @@ def test_views_of_a_folder_have_its_labels(tmp_path: Path) -> None:
         raysl.views(settings(), str(tmp_path), labels=[0])
 
 
+@pytest.mark.thorough
 def test_each_loop_over_views_is_the_next_pass() -> None:
     config, pictures = settings(), images()
     made = raysl.views(config, pictures)
@@ -265,6 +275,7 @@ def test_each_loop_over_views_is_the_next_pass() -> None:
         assert all(torch.equal(looped[place], expected[place]) for place in looped)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("show", [True, False])
 def test_fit_shows_a_line_an_epoch_unless_it_is_told_not_to(show: bool, capsys: pytest.CaptureFixture[str]) -> None:
     config = settings("train.epochs=3")
@@ -277,6 +288,7 @@ def test_fit_shows_a_line_an_epoch_unless_it_is_told_not_to(show: bool, capsys: 
         assert re.match(rf"epoch {epoch}/3  loss \d+\.\d{{4}}  .*(left|done in \d+ s)$", line), line
 
 
+@pytest.mark.thorough
 def test_lines_of_epochs_are_in_the_log_of_a_program_that_set_one_up(caplog: pytest.LogCaptureFixture) -> None:
     config = settings("train.epochs=2")
     state = TrainState.create(Setup.of(config, num_samples=NUM))

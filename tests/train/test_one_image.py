@@ -18,6 +18,7 @@ from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from raysl.train.views import views
 from tests.small_copy import small_words
+from tests.tiers import each
 
 BROKEN = ["name=one", "train.batch_size=4", "benchmarks=[knn]"]
 
@@ -44,7 +45,7 @@ def refusal(config: RunConfig) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("method", sorted(ALIASES["method"]))
+@pytest.mark.parametrize("method", each(sorted(ALIASES["method"]), now=("mae", "simclr")))
 def test_a_batch_of_one_image_is_trained_on_or_refused_by_the_driver(method: str, folder: Path) -> None:
     config = load_config(f"digits/{method}", [*words(folder, method), "train.batch_size=1", "train.end=1st"])
     if (refused := refusal(config)) is not None:
@@ -57,12 +58,14 @@ def test_a_batch_of_one_image_is_trained_on_or_refused_by_the_driver(method: str
     assert state.step == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["distill", "msn", "pmsn", "npid", "npid_plus", "pirl", "ressl"])
 def test_methods_that_normalise_over_images_need_two(method: str, folder: Path) -> None:
     with pytest.raises(ConfigError, match=rf"train.batch_size=1 is 1 image, and {method} normalises over several: set"):
         prepare(load_config(f"digits/{method}", [*words(folder, method), "train.batch_size=1"]))
 
 
+@pytest.mark.thorough
 def test_one_image_for_one_of_several_workers_is_refused_where_each_has_its_own_statistics(folder: Path) -> None:
     uneven = [*words(folder, "npid"), "train.batch_size=3", "train.workers=2", "train.uneven=true"]
     prepare(load_config("digits/npid", uneven))

@@ -65,6 +65,7 @@ def _train(run: Prepared, folder: Path) -> tuple[TrainState, list[list[torch.Ten
     return state, patches.steps[:-1]
 
 
+@pytest.mark.thorough
 def test_each_epoch_leaves_out_the_share_of_its_stage(tmp_path: Path) -> None:
     run = prepare(settings("{0%: 0.5, 30%: 0.75, 75%: 0}"))
     _, steps = _train(run, tmp_path)
@@ -75,6 +76,7 @@ def test_each_epoch_leaves_out_the_share_of_its_stage(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_patches_of_a_view_belong_to_its_sample(tmp_path: Path) -> None:
     run = prepare(settings("{0%: 0.5}"))
     _, steps = _train(run, tmp_path)
@@ -104,6 +106,7 @@ def _mix(word: int) -> int:
     return word ^ (word >> 31)
 
 
+@pytest.mark.thorough
 def test_a_run_that_goes_on_in_any_stage_ends_in_the_same_bits(tmp_path: Path) -> None:
     run = prepare(settings("{0%: 0.5, 50%: 0}", "moco_v3", [*NANO, "train.checkpoint_every=2st"]))
     whole, _ = _train(run, tmp_path / "whole")
@@ -114,6 +117,7 @@ def test_a_run_that_goes_on_in_any_stage_ends_in_the_same_bits(tmp_path: Path) -
         assert_same(whole.method.state_dict(), again.method.state_dict())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_keep_the_patches_of_one_process(world: int) -> None:
     run = prepare(settings("{0%: 0.5}", more=[*NANO, "data.lanes=4"]))
@@ -127,6 +131,7 @@ def test_ranks_keep_the_patches_of_one_process(world: int) -> None:
     assert torch.equal(torch.cat([kept(rank, world) for rank in range(world)]), kept(0, 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("more", [[], ["data.exact_below=1", "data.lanes=4", "data.is_random_access=false"]])
 def test_images_and_views_are_those_without_the_setting(more: list[str]) -> None:
     some, every = (prepare(settings(drop, more=[*NANO, *more])).loader for drop in ("{0%: 0.5}", "null"))
@@ -135,6 +140,7 @@ def test_images_and_views_are_those_without_the_setting(more: list[str]) -> None
         assert torch.equal(one.views["global"], other.views["global"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["byol", "dino", "moco_v3"])
 def test_the_teacher_sees_all_patches(method: str) -> None:
     views = ["method.views.num_local=1", "method.views.local_size=8"] if method == "dino" else []
@@ -154,6 +160,7 @@ def test_the_teacher_sees_all_patches(method: str) -> None:
     assert set(teacher) == {16}
 
 
+@pytest.mark.thorough
 def test_features_outside_of_a_step_are_of_all_patches(tmp_path: Path) -> None:
     run = prepare(settings("{0%: 0.5}"))
     state, _ = _train(run, tmp_path)
@@ -163,6 +170,7 @@ def test_features_outside_of_a_step_are_of_all_patches(tmp_path: Path) -> None:
     assert not drop.is_dropping
 
 
+@pytest.mark.thorough
 def test_it_goes_with_smaller_views(tmp_path: Path) -> None:
     run = prepare(settings("{0%: 0.5, 75%: 0}", more=[*NANO, "train.view_scale={0%: 0.5, 50%: 1}"]))
     _, steps = _train(run, tmp_path)

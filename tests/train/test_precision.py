@@ -34,6 +34,7 @@ def trained(*overrides: str, watch: Watch | None = None, **options: Any) -> Any:
     return state
 
 
+@pytest.mark.thorough
 def test_fp16_steps_are_close_to_those_of_fp32() -> None:
     half, full = trained("train.precision=fp16"), trained("train.precision=fp32")
     for name, value in full.method.state_dict().items():
@@ -41,6 +42,7 @@ def test_fp16_steps_are_close_to_those_of_fp32() -> None:
     assert differing(tensors_of(half), tensors_of(full)) != []
 
 
+@pytest.mark.thorough
 def test_an_update_whose_gradient_overflows_is_left_out_and_the_scale_halved() -> None:
     state, plan = problem("train.precision=fp16")
     state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
@@ -53,6 +55,7 @@ def test_an_update_whose_gradient_overflows_is_left_out_and_the_scale_halved() -
     assert state.step == plan.total_steps, "the clock counts the step"
 
 
+@pytest.mark.thorough
 def test_gradients_are_clipped_at_their_own_size_not_at_the_scaled_one() -> None:
     most = 1e-3
     seen: list[float] = []
@@ -66,6 +69,7 @@ def test_gradients_are_clipped_at_their_own_size_not_at_the_scaled_one() -> None
     assert seen == pytest.approx([most] * len(seen), rel=1e-3)
 
 
+@pytest.mark.thorough
 def test_a_resumed_fp16_run_goes_on_with_its_scale_to_the_bit(tmp_path: Path) -> None:
     def begun() -> Any:
         state, plan = problem("train.precision=fp16")
@@ -84,12 +88,14 @@ def test_a_resumed_fp16_run_goes_on_with_its_scale_to_the_bit(tmp_path: Path) ->
     assert second.scaler.get_scale() == whole.scaler.get_scale() == 4096.0
 
 
+@pytest.mark.thorough
 def test_the_scale_is_logged() -> None:
     state, plan = problem("train.precision=fp16", "train.log_every=1st")
     metrics = fit(state, state.method, plan, batches(plan), reporter=LocalReporter())
     assert metrics["loss_scale"] == state.scaler.get_scale() > 1
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_takes_on_the_memory_format_of_the_run_that_loads_it(tmp_path: Path) -> None:
     state = trained("optim=adamw")
     state.save(tmp_path, {})
@@ -100,6 +106,7 @@ def test_a_checkpoint_takes_on_the_memory_format_of_the_run_that_loads_it(tmp_pa
     assert differing(tensors_of(state), tensors_of(other)) == []
 
 
+@pytest.mark.thorough
 def test_channels_last_changes_where_numbers_lie_and_not_what_they_are() -> None:
     state, _ = problem("train.channels_last=true")
     assert state.method.backbone.conv1.weight.is_contiguous(memory_format=torch.channels_last)

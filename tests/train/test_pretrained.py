@@ -65,6 +65,7 @@ def has(network: torch.nn.Module, theirs: Any) -> bool:
     return all(torch.equal(value, wanted[name.removeprefix("network.")]) for name, value in mine.items())
 
 
+@pytest.mark.thorough
 def test_the_driver_stores_them_as_the_first_checkpoint_with_their_hash(
     tmp_path: Path,
     theirs: Any,
@@ -86,6 +87,7 @@ def test_the_driver_stores_them_as_the_first_checkpoint_with_their_hash(
     assert "data.mean=[0.5,0.5,0.5] data.std=[0.5,0.5,0.5] are its own" in caplog.text
 
 
+@pytest.mark.thorough
 def test_workers_and_a_run_that_goes_on_download_nothing(
     tmp_path: Path,
     theirs: Any,
@@ -103,6 +105,7 @@ def test_workers_and_a_run_that_goes_on_download_nothing(
     assert not has(TrainState.create(Setup.of(config, 64, 10), is_new=False).method.export(), theirs)
 
 
+@pytest.mark.thorough
 def test_weights_of_another_run_come_before_them(tmp_path: Path, theirs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = started(config_of(tmp_path))
     monkeypatch.setattr(TimmModel, "published", None)
@@ -111,6 +114,7 @@ def test_weights_of_another_run_come_before_them(tmp_path: Path, theirs: Any, mo
     assert has(state.method.export(), theirs)
 
 
+@pytest.mark.thorough
 def test_a_run_interrupted_and_resumed_ends_with_the_bits_of_one_that_was_not(tmp_path: Path, theirs: Any) -> None:
     setup = Setup.of(config_of(tmp_path), 64, 10)
 
@@ -138,6 +142,7 @@ def test_a_run_interrupted_and_resumed_ends_with_the_bits_of_one_that_was_not(tm
     assert resumed.weights == whole.weights
 
 
+@pytest.mark.thorough
 def test_an_untrained_rival_stays_random(tmp_path: Path, theirs: Any) -> None:
     from raysl.checkpoint.backbone import load_checkpoint
 

@@ -26,6 +26,7 @@ class _AskAt(Callback):
             ask_to_save()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("is_late", "saved"), [(False, 3), (True, 4)])
 def test_a_request_saves_one_checkpoint_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool, saved: int
@@ -39,6 +40,7 @@ def test_a_request_saves_one_checkpoint_and_training_goes_on(
     assert names == [f"checkpoint_{saved:09d}", f"checkpoint_{plan.total_steps:09d}"]
 
 
+@pytest.mark.thorough
 def test_a_request_that_came_before_the_first_step_is_heeded_then(tmp_path: Path) -> None:
     ask_to_save()
     state, plan = problem("train.checkpoint_every=100st", "train.epochs=1")

@@ -87,6 +87,7 @@ def test_what_cannot_be_stored_is_given_up_for_what_is_newer(run: Folder, logs: 
     assert any(line.startswith("gave up checkpoint_000000005") for line in noted(logs))
 
 
+@pytest.mark.thorough
 def test_training_does_not_wait_for_a_slow_storage_before_the_next_but_one(
     run: Folder, logs: Path, faults: Faults
 ) -> None:

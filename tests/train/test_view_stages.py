@@ -36,6 +36,7 @@ def settings(scale: str, method: str = "simclr", more: Sequence[str] = ()) -> Ru
     return load_config("quickstart", [*common, *SMALL, *more, f"train.view_scale={scale}"])
 
 
+@pytest.mark.thorough
 def test_each_epoch_has_the_views_of_its_stage() -> None:
     run = prepare(settings("{0%: 0.5, 30%: 0.75, 75%: 1}"))
     sides = [batch.views["global"].shape[-1] for batch in islice(LocalBatches(run.loader).from_step(0), 12)]
@@ -47,6 +48,7 @@ def test_each_epoch_has_the_views_of_its_stage() -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["dino", "dino_v2", "ibot"])
 def test_small_crops_scale_with_the_large_ones_to_whole_patches(method: str) -> None:
     heads = ("head", "patch_head") if method == "dino_v2" else ("head",)
@@ -57,6 +59,7 @@ def test_small_crops_scale_with_the_large_ones_to_whole_patches(method: str) -> 
     assert {name: views.shape[-1] for name, views in batch.views.items()} == {"global": 12, "local": 8}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("more", [[], ["data.exact_below=1", "data.lanes=4", "data.is_random_access=false"]])
 def test_images_and_parts_of_them_are_those_without_the_setting(more: list[str]) -> None:
     small, whole = (prepare(settings(scale, more=more)).loader for scale in ("{0%: 0.5}", "null"))
@@ -79,6 +82,7 @@ def _train(run: Prepared, folder: Path) -> TrainState:
     return state
 
 
+@pytest.mark.thorough
 def test_a_run_that_goes_on_in_any_stage_ends_in_the_same_bits(tmp_path: Path) -> None:
     run = prepare(settings("{0%: 0.5, 50%: 1}", more=["train.checkpoint_every=2st"]))
     whole = _train(run, tmp_path / "whole")
@@ -112,6 +116,7 @@ def test_stages_that_do_not_fit_are_refused(scale: str, method: str, more: list[
         prepare(settings(scale, method, more))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["aim", "cmae", "colorization", "mae", "pixio"])
 def test_methods_with_a_part_for_one_size_refuse_smaller_views(method: str) -> None:
     words = ["train.batch_size=16", "train.epochs=4", "train.view_scale={0%: 0.5, 50%: 1}"]

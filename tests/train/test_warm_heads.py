@@ -19,6 +19,7 @@ from raysl.train.warm_heads import check_heads, warm_heads_warning
 from tests.methods.properties import small
 from tests.rank_processes import RunRanks
 from tests.runs.parallel_runs import tensors_of, trained
+from tests.tiers import each
 from tests.train.problem import StopAt
 
 EPOCH = 4
@@ -86,7 +87,8 @@ def train(run: Prepared, state: TrainState, until: int, folder: Path | None = No
     assert state.step == until
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", each(KINDS, now=("mae",)))
 def test_the_backbone_waits_while_the_heads_learn_and_then_learns_too(name: str) -> None:
     run = small(name, *WARM)
     state = TrainState.create(run.setup, classes=run.classes)
@@ -107,6 +109,7 @@ def test_the_backbone_waits_while_the_heads_learn_and_then_learns_too(name: str)
     assert set(statistics) <= set(changed(begun["backbone"], now)), "running statistics move again"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TEACHERS)
 def test_a_teacher_begins_with_the_weights_too(name: str) -> None:
     run = small(name, "method.weights=nowhere")
@@ -119,6 +122,7 @@ def test_a_teacher_begins_with_the_weights_too(name: str) -> None:
     assert changed(student, backbones(fresh.method)["backbone"]) != []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["byol", "dino"])
 @pytest.mark.parametrize("stop", [2, EPOCH, EPOCH + 1])
 def test_a_run_that_goes_on_ends_with_the_same_bits(name: str, stop: int, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def started(config: RunConfig) -> tuple[RunFolder, int]:
     return folder, begin(run, folder).step
 
 
+@pytest.mark.thorough
 def test_a_new_run_begins_with_all_weights_of_the_same_method(tmp_path: Path, source: Path) -> None:
     config = config_of(tmp_path, f"method.weights={source}")
     state = TrainState.create(Setup.of(config, *IMAGES))
@@ -95,6 +96,7 @@ def test_a_new_run_begins_with_all_weights_of_the_same_method(tmp_path: Path, so
     assert (state.step, state.optimizer.state_dict()["state"]) == (0, {}), "nothing but weights is taken"
 
 
+@pytest.mark.thorough
 def test_a_part_that_does_not_fit_is_left_at_its_seed_and_named(tmp_path: Path, source: Path) -> None:
     words = [f"method.weights={source}", "method.output_dim=8"]
     state = TrainState.create(Setup.of(config_of(tmp_path, *words), *IMAGES))
@@ -107,6 +109,7 @@ def test_a_part_that_does_not_fit_is_left_at_its_seed_and_named(tmp_path: Path, 
     assert left.startswith("projector (projector.3.weight is [16, 32] there and [8, 32] here")
 
 
+@pytest.mark.thorough
 def test_another_method_takes_the_backbone_and_makes_its_teacher_of_it(tmp_path: Path, source: Path) -> None:
     state = TrainState.create(Setup.of(config_of(tmp_path, TAUGHT, f"method.weights={source}"), *IMAGES))
     theirs = tensors(source / checkpoint_name(7))
@@ -119,6 +122,7 @@ def test_another_method_takes_the_backbone_and_makes_its_teacher_of_it(tmp_path:
     ]
 
 
+@pytest.mark.thorough
 def test_the_run_keeps_them_as_its_first_checkpoint_and_tells_what_was_taken(tmp_path: Path, source: Path) -> None:
     folder, step = started(config_of(tmp_path, f"method.weights={source}"))
     first = Path(folder.path) / checkpoint_name(0)
@@ -135,6 +139,7 @@ def test_the_run_keeps_them_as_its_first_checkpoint_and_tells_what_was_taken(tmp
     assert event.endswith("projector (8 tensors)")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "rates"),
     [((), "0.12 to 0.5"), (("optim.head_lr=20",), "0.12 to 0.5"), (("backbone.freeze=[all]",), "0 to 0")],
@@ -147,6 +152,7 @@ def test_the_rates_of_layers_are_said_and_those_of_heads_are_none_of_them(
     assert event.endswith(f"projector (8 tensors); optim.layer_decay=0.5: layers learn at {rates} of the peak")
 
 
+@pytest.mark.thorough
 def test_a_run_that_goes_on_has_its_own_weights_and_remembers_where_it_began(tmp_path: Path, source: Path) -> None:
     config = config_of(tmp_path, f"method.weights={source}")
     folder, _ = started(config)
@@ -167,6 +173,7 @@ def test_a_run_that_goes_on_has_its_own_weights_and_remembers_where_it_began(tmp
         started(replace(config, method=replace(config.method, weights=None)))
 
 
+@pytest.mark.thorough
 def test_untrained_means_without_another_runs_weights_too(tmp_path: Path, source: Path) -> None:
     config = config_of(tmp_path, f"method.weights={source}")
     folder, _ = started(config)
@@ -176,6 +183,7 @@ def test_untrained_means_without_another_runs_weights_too(tmp_path: Path, source
     assert same(untrained.state_dict(), fresh.state_dict())
 
 
+@pytest.mark.thorough
 def test_a_start_says_when_it_reads_the_weights(tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "raysl"), waiting() as waits:
         waits.enter("reading the dataset")
@@ -192,6 +200,7 @@ def refusal(config: RunConfig) -> str:
     return str(refused.value)
 
 
+@pytest.mark.thorough
 def test_another_backbone_is_refused_with_what_to_set(tmp_path: Path, source: Path) -> None:
     words = [f"method.weights={source}", "backbone.width=4", "backbone.num_stages=1"]
     text = refusal(config_of(tmp_path, *words))
@@ -202,6 +211,7 @@ def test_another_backbone_is_refused_with_what_to_set(tmp_path: Path, source: Pa
     )
 
 
+@pytest.mark.thorough
 def test_a_plan_refuses_weights_that_a_start_refuses(tmp_path: Path, source: Path) -> None:
     check_weights(config_of(tmp_path, f"method.weights={source}"))
     with pytest.raises(ConfigError, match=r"conv1.weight is \[8, 3, 3, 3\] there and \[4, 3, 3, 3\] here"):
@@ -211,6 +221,7 @@ def test_a_plan_refuses_weights_that_a_start_refuses(tmp_path: Path, source: Pat
     assert str(done.exception).startswith("method.weights: no checkpoint at '/gone'")
 
 
+@pytest.mark.thorough
 def test_another_stem_is_not_advised_where_weights_are_made_for_this_one(
     tmp_path: Path, source: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -220,6 +231,7 @@ def test_another_stem_is_not_advised_where_weights_are_made_for_this_one(
     assert "set backbone.stem=cifar" in caplog.text
 
 
+@pytest.mark.thorough
 def test_weights_that_are_missing_or_damaged_are_refused(tmp_path: Path, source: Path) -> None:
     text = refusal(config_of(tmp_path, f"method.weights={tmp_path}/gone"))
     assert text.startswith(
@@ -234,6 +246,7 @@ def test_weights_that_are_missing_or_damaged_are_refused(tmp_path: Path, source:
     assert refusal(config_of(tmp_path, f"method.weights={source}")).startswith("method.weights: no checkpoint at ")
 
 
+@pytest.mark.thorough
 def test_no_code_that_the_checkpoint_names_is_imported_for_its_tensors(tmp_path: Path, source: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE.format(mark=str(tmp_path / "mark")))
     folder = source / checkpoint_name(7)
@@ -243,6 +256,7 @@ def test_no_code_that_the_checkpoint_names_is_imported_for_its_tensors(tmp_path:
     assert not (tmp_path / "mark").exists()
 
 
+@pytest.mark.thorough
 def test_weights_behind_a_uri_are_noted_without_credentials(tmp_path: Path, source: Path) -> None:
     config = config_of(tmp_path, f"method.weights=file://{source}?secret_key=SeCrEt")
     folder, _ = started(config)
@@ -251,6 +265,7 @@ def test_weights_behind_a_uri_are_noted_without_credentials(tmp_path: Path, sour
     assert same(tensors(Path(folder.path) / checkpoint_name(0)), tensors(source / checkpoint_name(7)))
 
 
+@pytest.mark.thorough
 def test_weights_and_runs_may_be_remote(tmp_path: Path, source: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(source), "/raysl_weights/source", recursive=True)

@@ -47,6 +47,7 @@ def packaged() -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_a_name_is_read_in_a_new_home_without_network_and_from_a_package_that_is_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_the_cache_folder_is_that_of_a_variable(tmp_path: Path, monkeypatch: pyt
     assert Path(unpacked(NAME)).is_relative_to(tmp_path / "xdg" / "raysl" / "trained")
 
 
+@pytest.mark.thorough
 def test_a_folder_of_ones_own_at_the_path_of_a_name_comes_first(here: Path) -> None:
     assert kind_of(NAME) == "trained"
     config = load_config("quickstart", ["backbone.depth=10", "backbone.width=4"])
@@ -104,6 +106,7 @@ def test_a_wrong_name_is_answered_by_the_names(console: Console) -> None:
     assert errors[0].endswith(told)
 
 
+@pytest.mark.thorough
 def test_a_damaged_copy_is_replaced_and_results_beside_it_stay() -> None:
     copy = Path(unpacked(NAME))
     (copy.parent / "benchmarks").mkdir()
@@ -135,6 +138,7 @@ def test_a_cache_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         raysl.load_backbone(NAME)
 
 
+@pytest.mark.thorough
 def test_a_name_stays_a_name_in_settings() -> None:
     assert load_config("cifar10/simclr", [*SMALL, f"method.weights={NAME}"]).method.weights == NAME
     several = f"method.teachers=[{{teacher: {NAME}, target: features}}]"
@@ -147,6 +151,7 @@ def test_a_name_stays_a_name_in_settings() -> None:
     assert load_sweep("sweep/quickstart", words)[0].checkpoints == [NAME]
 
 
+@pytest.mark.thorough
 def test_a_run_begins_with_its_backbone_and_a_projector_at_random() -> None:
     state = TrainState.create(Setup.of(load_config("cifar10/simclr", [*SMALL, f"method.weights={NAME}"]), 64, 10))
     assert equal(state.method.export(), raysl.load_backbone(NAME))
@@ -154,12 +159,14 @@ def test_a_run_begins_with_its_backbone_and_a_projector_at_random() -> None:
     assert state.weights["left_out"] == ["projector (it has the backbone alone)"]
 
 
+@pytest.mark.thorough
 def test_another_backbone_is_told_the_settings_of_this_one() -> None:
     words = [*SMALL, "backbone.width=32", f"method.weights={NAME}"]
     with pytest.raises(ConfigError, match=r"backbone .* is another one: .*; set .*backbone.width=16"):
         TrainState.create(Setup.of(load_config("cifar10/simclr", words), 64, 10))
 
 
+@pytest.mark.thorough
 def test_a_student_learns_from_it() -> None:
     words = [*SMALL, f"method.teacher={NAME}", "method.target=features"]
     setup = Setup.of(load_config("cifar10/distill", words), 64, 10)
@@ -178,6 +185,7 @@ def test_a_predictor_takes_pictures_and_knows_no_classes() -> None:
         predictor.probabilities(images)
 
 
+@pytest.mark.thorough
 def test_weights_are_written_for_other_libraries(here: Path) -> None:
     done = raysl.convert(NAME, str(here / "hub"), to="safetensors")
     assert done.summary.startswith("It was trained by raysl with the method simclr")

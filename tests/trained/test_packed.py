@@ -87,6 +87,7 @@ def test_the_page_has_a_row_and_a_command_for_each() -> None:
     assert all(f"| `{name}` | " in page for name in trained_names())
 
 
+@pytest.mark.thorough
 @each
 def test_the_knn_of_training_comes_out_again(name: str, cifar10: Path) -> None:
     loaded = checkpoint_of(name)
@@ -139,6 +140,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+@pytest.mark.thorough
 def test_packing_keeps_the_backbone_and_leaves_places_and_training_behind(
     make_run: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -161,6 +163,7 @@ def test_packing_keeps_the_backbone_and_leaves_places_and_training_behind(
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -175,6 +178,7 @@ def test_settings_that_others_could_not_repeat_are_refused(
         pack(str(make_run(*words)), "cifar10/mine", "cifar10/simclr", tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_run_that_has_not_ended_or_was_not_measured_is_refused(make_run: Callable[..., Path], tmp_path: Path) -> None:
     run = make_run()
     (run / "report.json").unlink()

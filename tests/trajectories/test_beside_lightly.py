@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from raysl.components import ALIASES
+from tests.tiers import each
 from tests.trajectories.lightly_peers import CONVNET_PEERS, NOT_BESIDE
 from tests.trajectories.lightly_vits import VIT_PEERS
 from tests.trajectories.ours import assert_equal, course, train
@@ -26,7 +27,8 @@ def test_every_method_that_lightly_has_an_example_of_is_compared_or_says_why_not
     assert not compared & set(NOT_BESIDE)
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", each(PEERS, now=("simclr", "moco", "swav", "vicreg")))
 def test_eight_steps_end_with_the_weights_of_lightly(name: str) -> None:
     make, words = PEERS[name]
     ours = course(name.partition("-")[0], *words)

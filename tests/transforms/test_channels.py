@@ -66,6 +66,7 @@ def test_views_of_several_axes_go_through_at_once(channels: str) -> None:
         assert torch.equal(found[:, view], network_input(images[:, view].contiguous(), MEAN, STD, channels))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("channels", ["bgr", "gray", "lab_l"])
 def test_training_and_plain_images_have_the_runs_channels(channels: str) -> None:
     words = ["data=photos", "data.image_size=32", *SHORT]
@@ -85,6 +86,7 @@ def test_training_and_plain_images_have_the_runs_channels(channels: str) -> None
         torch.testing.assert_close(seen.views[group], expected, rtol=0, atol=0.02)
 
 
+@pytest.mark.thorough
 def test_colorization_takes_no_other_channels_and_shows_alexnet_the_lightness() -> None:
     with pytest.raises(ConfigError, match=r"data.channels is gray, and colorization .* leave data.channels out"):
         prepare(load_config("digits/colorization", ["data.channels=gray"]))

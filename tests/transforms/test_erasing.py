@@ -28,6 +28,7 @@ def test_boxes_are_filled_as_torchvision_fills_them(images: Tensor, value) -> No
     assert torch.equal(transform.apply(images, params), expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(32, 32), (60, 20)])
 def test_boxes_have_torchvisions_distribution(shape: tuple[int, int]) -> None:
     boxes = RandomErasing(p=1.0).draw(draws(), shape)["box"].double()

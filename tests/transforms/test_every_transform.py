@@ -93,6 +93,7 @@ def test_images_are_not_written_to(transform: Transform, cuts) -> None:
     assert not torch.equal(out, before)
 
 
+@pytest.mark.thorough
 def test_a_recipe_of_all_gives_each_sample_its_own_views(cuts) -> None:
     chain = tuple(transform for transform in TRANSFORMS if type(transform) is not ToLab)
     recipe = ViewRecipe({"image": (View(RandomResizedCrop(size=32), chain),)})

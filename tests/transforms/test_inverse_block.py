@@ -96,6 +96,7 @@ def test_a_rolled_mask_takes_each_patch_as_often_and_predicts_it_as_often() -> N
     assert still[3, 3] < 0.3
 
 
+@pytest.mark.thorough
 def test_masks_are_those_of_lightly_in_distribution() -> None:
     torch.manual_seed(0)
     ours = ~InverseBlockMask(patch_size=8, is_rolled=False).draw(draws(), (64, 64))

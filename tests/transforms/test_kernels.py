@@ -138,6 +138,7 @@ def test_a_blur_that_reaches_over_the_image_is_refused(cuts) -> None:
         apply_chain([blur], drawn([blur], (16, 16)), pictures(cuts, 16, 16), torch.arange(NUM))
 
 
+@pytest.mark.thorough
 def test_a_flip_is_the_same_first_and_later_in_a_program() -> None:
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 5, 6), dtype=np.uint8)
     codes = np.array([[programs.FLIP, programs.CONTRAST], [programs.NONE, programs.CONTRAST]])

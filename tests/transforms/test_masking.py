@@ -65,6 +65,7 @@ def test_half_of_the_views_have_no_mask_and_the_others_even_shares() -> None:
     assert (counts / len(masked) - 0.25).abs().max() < 0.04  # a few patches below the drawn share
 
 
+@pytest.mark.thorough
 def test_a_share_is_not_exceeded_and_hardly_missed() -> None:
     for ratio, reached in ((0.1, 0.93), (0.4, 0.98), (0.75, 0.98)):
         num_masked = masks(BlockMask(ratios=((ratio, 0.0),)), 2000).sum(dim=(1, 2))

@@ -71,6 +71,7 @@ def test_mixup_shares_have_the_beta_distribution(alpha: float) -> None:
     assert kstest(lam, beta_distribution(alpha, alpha).cdf).pvalue > 1e-4
 
 
+@pytest.mark.thorough
 def test_cutmix_boxes_follow_the_rule_of_the_paper() -> None:
     height, width = 32, 48
     params = CutMix(alpha=1.0).draw(draws(), torch.zeros(NUM, dtype=torch.int64), (height, width))

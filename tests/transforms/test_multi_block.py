@@ -43,6 +43,7 @@ def test_targets_lie_everywhere_also_at_the_border() -> None:
     assert share.mean().item() == pytest.approx(0.175, abs=0.005)
 
 
+@pytest.mark.thorough
 def test_a_context_is_cut_to_its_first_patches() -> None:
     mask = MultiBlockMask(max_context=52)
     whole, cut = (~drawn(each)["mask"].flatten(1) for each in (MultiBlockMask(), mask))
@@ -55,6 +56,7 @@ def test_a_context_is_cut_to_its_first_patches() -> None:
         MultiBlockMask(max_context=9)
 
 
+@pytest.mark.thorough
 def test_a_context_is_a_square_less_the_targets() -> None:
     mask = MultiBlockMask()
     found = drawn(mask)

@@ -435,6 +435,7 @@ def without_tiles(recipe: ViewRecipe) -> ViewRecipe:
     return ViewRecipe(groups)
 
 
+@pytest.mark.thorough
 def test_the_permutation_is_how_the_tiles_were_shuffled(cuts: Callable[..., list[Tensor]]) -> None:
     recipe, images, index = small("jigsaw"), cuts(12, 60, 80), np.arange(12)
     tiles, whole = recipe(images, index, 0, 0)["patches"], without_tiles(recipe)(images, index, 0, 0)["patches"]
@@ -448,6 +449,7 @@ def test_the_permutation_is_how_the_tiles_were_shuffled(cuts: Callable[..., list
     assert len(set(extras["patches.permutation"][:, 0].tolist())) > 6
 
 
+@pytest.mark.thorough
 def test_tiles_of_pirl_come_from_all_cells_in_another_order_each_time(cuts: Callable[..., list[Tensor]]) -> None:
     recipe, images, index = small("pirl"), cuts(8, 60, 80), np.arange(8)
     assert extras_of(recipe, index, 0, 0) == {}

@@ -100,6 +100,7 @@ def test_tiles_of_an_image_do_not_depend_on_its_batch(jigsaw_images: Tensor) -> 
         assert torch.equal(tiles.cut(jigsaw_images[row : row + 1], params)[0], together[row])
 
 
+@pytest.mark.thorough
 def test_tiles_are_equal_where_their_settings_and_tables_are() -> None:
     one, other = Tiles(order=permutation_table(10)), Tiles(order=permutation_table(10, seed=1))
     assert one == pickle.loads(pickle.dumps(one))
@@ -146,6 +147,7 @@ def test_the_set_is_that_of_a_naive_greedy_search(num: int, num_tiles: int, seed
     assert [tuple(row) for row in table.tolist()] == naive_greedy(num, num_tiles, tuple(table[0].tolist()))
 
 
+@pytest.mark.thorough
 def test_permutations_are_complete_and_all_different() -> None:
     table = permutation_table(300)
     assert table.shape == (300, 9)
@@ -154,17 +156,20 @@ def test_permutations_are_complete_and_all_different() -> None:
     assert len(np.unique(table, axis=0)) == 300
 
 
+@pytest.mark.thorough
 def test_a_larger_set_starts_with_the_smaller_one_and_a_seed_changes_it() -> None:
     assert np.array_equal(permutation_table(100)[:40], permutation_table(40))
     assert not np.array_equal(permutation_table(40), permutation_table(40, seed=1))
 
 
+@pytest.mark.thorough
 def test_first_permutations_are_even_over_seeds() -> None:
     firsts = [tuple(permutation_table.__wrapped__(1, 3, seed)[0].tolist()) for seed in range(3000)]
     counts = [firsts.count(candidate) for candidate in itertools.permutations(range(3))]
     assert max(abs(count - 500) for count in counts) < 5 * math.sqrt(3000 / 6 * 5 / 6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num", [20, 100])
 def test_they_differ_in_more_places_than_random_sets(num: int) -> None:
     random = np.random.default_rng(0)
@@ -177,6 +182,7 @@ def mean_distance(table: np.ndarray) -> float:
     return float(np.mean([(a != b).mean() for a, b in itertools.combinations(table, 2)]))
 
 
+@pytest.mark.thorough
 def test_a_shared_table_cannot_be_written_to() -> None:
     with pytest.raises(ValueError, match="read-only"):
         permutation_table(5)[0, 0] = 1

@@ -85,6 +85,7 @@ def tensorflow_saturation(image: Tensor, factor: float) -> Tensor:
     return changed
 
 
+@pytest.mark.thorough
 def test_jitter_by_tensorflows_arithmetic_is_its_definition_pixel_by_pixel(images: Tensor) -> None:
     jitter = ColorJitter(p=0.7, brightness=0.4, contrast=0.4, saturation=0.9, hue=0.1, arithmetic="tensorflow")
     params = jitter.draw(draws(9), (36, 44))
@@ -182,6 +183,7 @@ def test_settings_out_of_range_are_refused(make, message: str) -> None:
         make()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(32, 32), (100, 150), (300, 60), (60, 300)])
 def test_random_resized_crop_has_torchvisions_distribution(shape: tuple[int, int]) -> None:
     height, width = shape

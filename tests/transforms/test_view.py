@@ -55,6 +55,7 @@ def multi_crop() -> ViewRecipe:
     return ViewRecipe({"global": (View(large, first), View(large, second)), "local": (View(small, ()),) * 3})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [16, 32, 96])
 def test_a_samples_views_do_not_depend_on_its_batch(size: int, cuts: Callable[..., list[Tensor]], monkeypatch) -> None:
     recipe = everything(size)
@@ -72,6 +73,7 @@ def test_a_samples_views_do_not_depend_on_its_batch(size: int, cuts: Callable[..
     assert torch.equal(recipe(images, index, 3, 2)["global"], together)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("size", "num"), [(32, NUM), (192, 1), (192, 4)])
 def test_floats_do_not_depend_on_the_number_of_threads(size: int, num: int, cuts) -> None:
     """At 192 px one plane is large enough for torch to split a sum over it between threads."""
@@ -87,6 +89,7 @@ def test_floats_do_not_depend_on_the_number_of_threads(size: int, num: int, cuts
     assert torch.equal(results[0], results[2])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("size", "num"), [(32, 40), (192, 4)])
 def test_floats_before_rounding_do_not_depend_on_the_batch_either(size: int, num: int, cuts) -> None:
     chain = everything(size).groups["global"][0]
@@ -106,6 +109,7 @@ def through(chain: View, crops: Tensor, params: list[dict[str, Tensor]], rows: s
     return out
 
 
+@pytest.mark.thorough
 def test_augmenting_mixes_no_devices() -> None:
     """The meta device refuses CPU tensors just as a GPU does."""
     crops = {"global": torch.empty(NUM, 2, 3, 32, 32, dtype=torch.uint8, device="meta")}

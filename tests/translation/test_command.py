@@ -11,6 +11,7 @@ from tests.console import Console
 FOLDER = Path(__file__).parent
 
 
+@pytest.mark.thorough
 def test_what_it_prints_is_a_configuration(console: Console, tmp_path: Path) -> None:
     code, printed, _ = console("convert-config", str(FOLDER / "moco.yaml"))
     assert code == 0
@@ -20,6 +21,7 @@ def test_what_it_prints_is_a_configuration(console: Console, tmp_path: Path) -> 
     assert "queue_size: 65536" in told
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["simclr", "moco", "swav", "linear"])
 def test_raysl_plan_takes_what_it_writes(name: str, console: Console, tmp_path: Path) -> None:
     for part in ("train", "val"):

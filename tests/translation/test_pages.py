@@ -11,6 +11,7 @@ from lightly.transforms.simclr_transform import SimCLRTransform
 from tests.translation.tables import DOCS, PAGES, filled
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", PAGES)
 def test_tables_are_those_of_the_translation(page: str) -> None:
     assert (DOCS / page).read_text() == filled(page), "run python -m tests.translation"

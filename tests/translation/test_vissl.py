@@ -72,6 +72,7 @@ def loaded(name: str, tmp_path: Path, *words: str) -> Any:
     return load_config(str(path))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_a_translation_is_the_recipe_but_for_what_is_listed(name: str, tmp_path: Path) -> None:
     ours = {row.key: row.value for row in describe(load_config(name, ["data.path=."]))}
@@ -88,6 +89,7 @@ def test_a_translation_is_the_recipe_but_for_what_is_listed(name: str, tmp_path:
     assert found == DIFFERENT[name]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["simclr", "moco", "swav"])
 def test_learning_rates_are_those_that_vissl_computes(name: str, tmp_path: Path) -> None:
     config = loaded(name, tmp_path)
@@ -141,6 +143,7 @@ def test_a_key_that_raysl_does_not_know_is_listed() -> None:
     assert done.settings["train.clip_grad"] == 1
 
 
+@pytest.mark.thorough
 def test_on_one_node_the_warm_up_is_dropped_as_vissl_drops_it(tmp_path: Path) -> None:
     config = loaded("simclr", tmp_path, "config.DISTRIBUTED.NUM_NODES=1")
     assert (config.train.batch_size, str(config.optim.warmup), config.optim.final_lr) == (512, "0ep", 0)
@@ -173,6 +176,7 @@ def test_swavs_queue_is_cut_to_the_batch_and_begins_at_an_update() -> None:
     assert (done.settings["method.queue_length"], done.settings["method.queue_from"]) == (8192, "5000st")
 
 
+@pytest.mark.thorough
 def test_the_linear_benchmark_has_the_stages_and_windows_of_vissl(tmp_path: Path) -> None:
     config = loaded("linear", tmp_path)
     assert [head.stage for head in config.method.heads] == ["conv1", "res2", "res3", "res4", "res5"]
@@ -193,6 +197,7 @@ def test_the_linear_benchmark_is_what_the_page_of_benchmarks_says() -> None:
     assert [word for word in theirs if f"linear_augmented.{word}" not in told] == []
 
 
+@pytest.mark.thorough
 def test_stages_have_raysls_names() -> None:
     pools = "config.MODEL.FEATURE_EVAL_SETTINGS.LINEAR_EVAL_FEAT_POOL_OPS_MAP=[[res5avg, [Identity, []]]]"
     head = "config.MODEL.HEAD.PARAMS=[[mlp, {dims: [2048, 1000]}]]"
@@ -204,6 +209,7 @@ def test_stages_have_raysls_names() -> None:
         translated("linear", pools.replace("res5avg", "res6"), head)
 
 
+@pytest.mark.thorough
 def test_the_first_classifier_of_the_linear_benchmark_sees_9216_values(tmp_path: Path) -> None:
     """VISSL's conv1 is in front of the max-pool: 112 x 112 places of 64 channels, pooled to 12 x 12."""
     config = loaded("linear", tmp_path)
@@ -284,6 +290,7 @@ def test_what_cannot_be_translated_is_an_error_with_its_key(word: str, said: str
     assert said in str(error.value)
 
 
+@pytest.mark.thorough
 def test_views_that_the_file_makes_alike_are_alike_where_the_method_has_two_kinds() -> None:
     words = ["config.LOSS={name: barlow_twins_loss}", "config.MODEL.HEAD.PARAMS=[[mlp, {dims: [2048, 64, 64, 64]}]]"]
     views = translated("simclr", *words).config().method.views
@@ -313,6 +320,7 @@ def test_settings_of_any_group_may_be_given_beside_the_file() -> None:
     assert "\nviews: cifar\n" in text
 
 
+@pytest.mark.thorough
 def test_the_head_has_the_command_and_no_setting_that_it_replaced() -> None:
     done = translated("simclr", "optim=sgd", "name=a b")
     first, *_ = done.text().splitlines()

@@ -20,7 +20,7 @@ LONG = ("command-line.md", "parts.md", "sweeps.md", "zoo.md")
 pages = pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.name in LONG else [])
+        pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.name in LONG else pytest.mark.thorough)
         for page in PAGES
         if blocks_of(page)
     ],

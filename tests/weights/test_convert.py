@@ -73,6 +73,7 @@ def read_back(usage: str) -> Any:
     return net.eval()
 
 
+@pytest.mark.thorough
 def test_torchvision_and_timm_read_a_resnet_and_give_the_same_features(resnet18: str, tmp_path: Path) -> None:
     truth = features(tv_resnet(18), images(64))
     for kind in ("torchvision", "timm"):
@@ -132,6 +133,7 @@ def test_shapes_of_a_resnet_that_others_lack_are_refused(fields: dict[str, Any],
             export(loaded)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [18, 50])
 def test_detectron2_gets_its_own_names_and_every_array_once(depth: int, tmp_path: Path) -> None:
     net = tv_resnet(depth)
@@ -168,6 +170,7 @@ def test_names_of_detectron2_are_those_of_its_own_converter() -> None:
     assert {name: detectron2_name(name) for name in pairs} == pairs
 
 
+@pytest.mark.thorough
 def test_vissl_gets_a_trunk_that_is_read_back_the_same(narrow: str, tmp_path: Path) -> None:
     done = convert(narrow, str(tmp_path / "trunk.torch"), to="vissl")
     assert "STATE_DICT_KEY_NAME=classy_state_dict" in done.usage
@@ -197,6 +200,7 @@ def test_timm_reads_a_vit_and_gives_the_same_features(options: dict[str, Any], t
     torch.testing.assert_close(pooled(again, images()), pooled(net, images()), rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_real_vit_of_timm_makes_the_round_trip_bit_for_bit(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = shaken(timm.create_model("vit_small_patch16_224", num_classes=0))
@@ -212,6 +216,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return set(left) == set(right) and all(torch.equal(left[name], right[name]) for name in left)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["resnet", "vit"])
 def test_an_exported_program_gives_the_features_of_batches_of_any_size(family: str, tmp_path: Path) -> None:
     net = small_resnet(depth=10) if family == "resnet" else small_vit()
@@ -255,6 +260,7 @@ def test_onnx_without_its_packages_is_refused_with_how_to_get_them(
     assert not (tmp_path / "net.onnx").exists()
 
 
+@pytest.mark.thorough
 def test_safetensors_come_with_a_card_and_are_read_again(narrow: str, tmp_path: Path) -> None:
     out = tmp_path / "narrow-resnet"
     done = convert(narrow, str(out), ["data.mean=[0.5,0.5,0.5]"], to="safetensors")
@@ -271,6 +277,7 @@ def test_safetensors_come_with_a_card_and_are_read_again(narrow: str, tmp_path: 
     assert done.usage == f"raysl.convert('{out}/model.safetensors', 'runs/again')"
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_raysl_goes_out_with_what_trained_it(tmp_path: Path) -> None:
     state = TrainState.create(Setup.of(load_config("quickstart", ["backbone.width=8"]), 256, 10))
     state.step = 7
@@ -298,6 +305,7 @@ def imported(narrow: str, tmp_path: Path) -> Path:
     return tmp_path / "runs" / "narrow"
 
 
+@pytest.mark.thorough
 def test_converted_weights_are_a_run_that_load_backbone_takes(imported: Path) -> None:
     backbone = raysl.load_backbone(str(imported))
     assert not backbone.training
@@ -313,6 +321,7 @@ def test_converted_weights_are_a_run_that_load_backbone_takes(imported: Path) ->
     assert not torch.equal(untrained.state_dict()["bn1.weight"], backbone.state_dict()["bn1.weight"])
 
 
+@pytest.mark.thorough
 def test_a_run_begins_with_converted_weights(imported: Path) -> None:
     words = ["backbone.depth=18", "backbone.width=8", "backbone.num_stages=4", "backbone.stem=imagenet"]
     config = load_config("quickstart", [*words, f"method.weights={imported}"])
@@ -328,6 +337,7 @@ def test_a_run_begins_with_converted_weights(imported: Path) -> None:
         )
 
 
+@pytest.mark.thorough
 def test_a_run_of_other_weights_gets_no_advice_that_they_do_not_fit(
     imported: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -339,6 +349,7 @@ def test_a_run_of_other_weights_gets_no_advice_that_they_do_not_fit(
     assert hint == "backbone.depth=18"
 
 
+@pytest.mark.thorough
 def test_imported_weights_are_not_trained_in_place(imported: Path) -> None:
     config = load_config(str(imported / checkpoint_name(0) / "run.yaml"), [])
     with pytest.raises(
@@ -362,6 +373,7 @@ def refusal(source: str, out: str, to: str = "raysl", words: Any = (), rules: Ru
     return str(refused.value)
 
 
+@pytest.mark.thorough
 def test_networks_that_a_library_lacks_are_refused_with_what_it_has(narrow: str, tmp_path: Path) -> None:
     vit = saved(small_vit().state_dict(), tmp_path / "vit.pth")
     out = str(tmp_path / "out")
@@ -394,6 +406,7 @@ def test_vissl_gets_no_vit_with_registers_and_conversion_downloads_nothing(narro
     assert text.startswith(f"backbone.pretrained=True: the weights are those of {narrow}; leave it out")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_a_network_of_a_library_goes_back_to_it(library: str, tmp_path: Path) -> None:
     if library == "timm":
@@ -412,6 +425,7 @@ def test_a_network_of_a_library_goes_back_to_it(library: str, tmp_path: Path) ->
     assert f"{other} takes a ResNet here, not a " in refusal(source, str(tmp_path / "x.pth"), other, words)
 
 
+@pytest.mark.thorough
 def test_a_result_shows_itself_in_few_words(narrow: str, tmp_path: Path) -> None:
     done = convert(narrow, str(tmp_path / "run"))
     assert repr(done.table) == (
@@ -420,6 +434,7 @@ def test_a_result_shows_itself_in_few_words(narrow: str, tmp_path: Path) -> None
     assert repr(done.table) in repr(done)
 
 
+@pytest.mark.thorough
 def test_nothing_is_written_over(narrow: str, imported: Path, tmp_path: Path) -> None:
     assert refusal(narrow, str(imported)) == (
         f"{imported} is in use, it holds {checkpoint_name(0)}; give an empty folder, or a new one"
@@ -427,6 +442,7 @@ def test_nothing_is_written_over(narrow: str, imported: Path, tmp_path: Path) ->
     assert refusal(narrow, narrow, "vissl") == f"{narrow} exists; delete it, or give another file"
 
 
+@pytest.mark.thorough
 def test_an_export_that_was_cut_off_is_completed_by_the_same_call_alone(narrow: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     convert(narrow, str(out), to="safetensors")
@@ -442,6 +458,7 @@ def test_an_export_that_was_cut_off_is_completed_by_the_same_call_alone(narrow: 
     assert refusal(narrow, str(out), "safetensors").startswith(f"{out} is in use, it holds notes.txt; ")
 
 
+@pytest.mark.thorough
 def test_the_command_says_what_became_of_each_tensor(console: Console, tmp_path: Path) -> None:
     tree = {
         "state_dict": {**behind("module.encoder_q.", small_resnet().state_dict()), "module.queue": torch.zeros(4, 8)}
@@ -471,6 +488,7 @@ def test_the_command_says_what_became_of_each_tensor(console: Console, tmp_path:
     assert "backbone.depth=34 does not fit the tensors, which have backbone.depth=18" in errors
 
 
+@pytest.mark.thorough
 def test_weights_go_to_and_come_from_remote_storage(narrow: str, tmp_path: Path) -> None:
     import fsspec
 
@@ -505,6 +523,7 @@ class Mine(Backbone):
         return {}
 
 
+@pytest.mark.thorough
 def test_any_backbone_goes_out_as_safetensors_and_as_a_program(tmp_path: Path) -> None:
     words = ["backbone.name=tests.weights.test_convert:Mine"]
     state = TrainState.create(Setup.of(load_config("quickstart", words), 256, 10))
@@ -520,6 +539,7 @@ def test_any_backbone_goes_out_as_safetensors_and_as_a_program(tmp_path: Path) -
     assert "VISSL has no Mine" in refusal(str(folder), str(tmp_path / "v.torch"), "vissl", rules=trusting)
 
 
+@pytest.mark.thorough
 def test_the_order_of_arguments_is_that_of_load_weights(narrow: str, tmp_path: Path) -> None:
     words = ["data.mean=[0.5,0.5,0.5]"]
     loaded = load_weights(narrow, words, Rules())

@@ -37,6 +37,7 @@ def read_again(path: Path, monkeypatch: pytest.MonkeyPatch, usage: str) -> Any:
     return load_checkpoint(done.path, trust_code=True)
 
 
+@pytest.mark.thorough
 def test_heads_output_and_normalisation_of_a_vit_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = saved(small_vit().state_dict(), tmp_path / "vit.pth")
     words = ["backbone.heads=4", "backbone.output=mean", "data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.5,0.5]"]
@@ -48,6 +49,7 @@ def test_heads_output_and_normalisation_of_a_vit_are_kept(tmp_path: Path, monkey
         assert torch.equal(again.backbone(images()), first.backbone(images()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     [
@@ -68,6 +70,7 @@ def test_any_backbone_is_read_again_by_the_line_that_is_shown(
     assert ("rules=raysl.weights.layouts.Rules(trust_code=True)" in card) == ("Mine" in words[0])
 
 
+@pytest.mark.thorough
 def test_a_network_of_timm_is_read_again_and_settings_can_be_changed(tmp_path: Path) -> None:
     source = saved(shaken(timm.create_model("test_convnext")).state_dict(), tmp_path / "net.pth")
     first = load_weights(source, CONVNEXT)
@@ -80,6 +83,7 @@ def test_a_network_of_timm_is_read_again_and_settings_can_be_changed(tmp_path: P
         assert torch.equal(again.backbone(images(64)), first.backbone(images(64)))
 
 
+@pytest.mark.thorough
 def test_other_images_interpolate_the_positions(tmp_path: Path) -> None:
     convert(
         saved(small_vit().state_dict(), tmp_path / "v.pth"), f"{tmp_path}/st", ["backbone.heads=4"], to="safetensors"
@@ -91,6 +95,7 @@ def test_other_images_interpolate_the_positions(tmp_path: Path) -> None:
     assert again.table.resized == ["pos_embed from 4x4 to 6x6 patches"]
 
 
+@pytest.mark.thorough
 def test_equal_networks_give_equal_files_and_those_without_settings_are_read(tmp_path: Path) -> None:
     source = saved(small_resnet().state_dict(), tmp_path / "net.pth")
     files = set()

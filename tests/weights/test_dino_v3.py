@@ -108,6 +108,7 @@ def test_a_file_gives_the_tokens_of_timms_network(tmp_path: Path, names: str, qk
     assert (backbone.config.position, backbone.config.norm_eps, backbone.config.num_registers) == ("rope", 1e-5, 4)
 
 
+@pytest.mark.thorough
 def test_metas_layout_is_recognised_and_the_heads_are_those_of_the_periods(tmp_path: Path) -> None:
     converted = convert(str(_saved(tmp_path, meta(eva()))), str(tmp_path / "run"), overrides=["backbone.image_size=32"])
     assert "in the layout of dino_v3" in converted.summary
@@ -117,6 +118,7 @@ def test_metas_layout_is_recognised_and_the_heads_are_those_of_the_periods(tmp_p
     assert (backbone.num_heads, backbone.config.rope_base) == (HEADS, 100.0)
 
 
+@pytest.mark.thorough
 def test_periods_in_bf16_and_of_another_base_are_understood(tmp_path: Path) -> None:
     for base in (100.0, 64.0):
         tensors = meta(eva()) | {"rope_embed.periods": periods(base=base).bfloat16()}

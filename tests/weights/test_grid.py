@@ -68,6 +68,7 @@ def test_a_square_is_read_with_and_without_positions_of_other_tokens(
         assert f"{grid}, if that is its grid" in refusal(path)
 
 
+@pytest.mark.thorough
 def test_a_grid_that_cannot_be_is_refused(tmp_path: Path) -> None:
     path = saved(small_vit().state_dict(), tmp_path / "vit.pth")
     assert refusal(path, "5x5") == f"grid=5x5 has 25 or 26 positions, and {path} has 17; give its own grid"

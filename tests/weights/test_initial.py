@@ -49,6 +49,7 @@ def vit_tensors(**options: object) -> dict[str, torch.Tensor]:
     return {name: value for name, value in small_vit(**options).state_dict().items() if not name.startswith("head.")}
 
 
+@pytest.mark.thorough
 def test_a_file_of_dino_v3_by_timms_names_brings_its_network_along(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_file_of_dino_v3_by_timms_names_brings_its_network_along(
     assert Path(config.method.weights or "").parent == tmp_path / "runs"
 
 
+@pytest.mark.thorough
 def test_a_file_of_mae_leaves_its_decoder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tensors = vit_tensors()
     content = {"model": {**tensors, "mask_token": torch.zeros(1, 1, 64), "decoder_embed.weight": torch.zeros(8, 64)}}
@@ -70,17 +72,20 @@ def test_a_file_of_mae_leaves_its_decoder(tmp_path: Path, caplog: pytest.LogCapt
     assert "from the layout of mae" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_file_of_dino_v2_leaves_its_mask_token_to_the_recipe(tmp_path: Path) -> None:
     tensors = vit_tensors(init_values=1.0)
     config = load(saved({**tensors, "mask_token": torch.zeros(1, 64)}, tmp_path / "dinov2.pth"))
     assert torch.equal(tensors_of(config)["blocks.0.ls1.gamma"], tensors["blocks.0.ls1.gamma"])
 
 
+@pytest.mark.thorough
 def test_heads_in_the_file_are_listed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     load(saved(small_vit().state_dict(), tmp_path / "timm.pth"))
     assert "unexpected 2 (head.weight, head.bias)" in caplog.text
 
 
+@pytest.mark.thorough
 def test_the_same_command_reads_the_run_of_the_first_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = saved(vit_tensors(), tmp_path / "vit.pth")
     first = load(path)
@@ -92,6 +97,7 @@ def test_the_same_command_reads_the_run_of_the_first_time(tmp_path: Path, caplog
     assert "it was converted before, into" in caplog.text
 
 
+@pytest.mark.thorough
 def test_the_run_lies_in_the_storage_also_where_that_names_another_setting(tmp_path: Path) -> None:
     path = saved(vit_tensors(), tmp_path / "vit.pth")
     config = load(path, "continue/dino_v2", f"storage={tmp_path}/${{method.name}}")
@@ -99,6 +105,7 @@ def test_the_run_lies_in_the_storage_also_where_that_names_another_setting(tmp_p
     assert tensors_of(config)
 
 
+@pytest.mark.thorough
 def test_a_variable_that_is_not_set_is_refused_with_its_key(tmp_path: Path) -> None:
     path = saved(vit_tensors(), tmp_path / "vit.pth")
     with pytest.raises(ConfigError, match=r"^storage: '\$NOT_SET/x': the variable \$NOT_SET is not set; "):
@@ -107,12 +114,14 @@ def test_a_variable_that_is_not_set_is_refused_with_its_key(tmp_path: Path) -> N
         load("$NOT_SET/x.pth")
 
 
+@pytest.mark.thorough
 def test_another_file_of_that_name_gets_a_run_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "vit.pth"
     first = load(saved(vit_tensors(), path))
     assert load(saved(vit_tensors(depth=2), path)).method.weights != first.method.weights
 
 
+@pytest.mark.thorough
 def test_an_interrupted_conversion_is_done_again(tmp_path: Path) -> None:
     path = saved(vit_tensors(), tmp_path / "vit.pth")
     weights = Path(load(path).method.weights or "")
@@ -120,6 +129,7 @@ def test_an_interrupted_conversion_is_done_again(tmp_path: Path) -> None:
     assert tensors_of(load(path))
 
 
+@pytest.mark.thorough
 def test_weights_that_another_process_has_converted_meanwhile_are_not_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +148,7 @@ def test_weights_that_another_process_has_converted_meanwhile_are_not_written_ag
     assert [file.stat().st_mtime_ns for file in sorted((tmp_path / "runs").rglob("*"))] == written
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", ["other", "cut"])
 def test_a_folder_with_something_else_is_refused(damage: str, tmp_path: Path) -> None:
     path = saved(vit_tensors(), tmp_path / "vit.pth")
@@ -153,6 +164,7 @@ def test_a_folder_with_something_else_is_refused(damage: str, tmp_path: Path) ->
         load(path)
 
 
+@pytest.mark.thorough
 def test_a_run_of_raysl_and_a_name_that_comes_with_it_stay_as_they_are(tmp_path: Path) -> None:
     assert load("cifar10/simclr", "cifar10/simclr").method.weights == "cifar10/simclr"
     weights = load(saved(vit_tensors(), tmp_path / "vit.pth")).method.weights
@@ -160,6 +172,7 @@ def test_a_run_of_raysl_and_a_name_that_comes_with_it_stay_as_they_are(tmp_path:
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [Path(str(weights)).name]
 
 
+@pytest.mark.thorough
 def test_a_published_network_of_timm_comes_from_its_cache_and_is_asked_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -177,6 +190,7 @@ def test_a_published_network_of_timm_comes_from_its_cache_and_is_asked_for_once(
     assert load(f"timm:{PRETRAINED}") == config
 
 
+@pytest.mark.thorough
 def test_a_published_network_of_torchvision_is_converted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty_cache(tmp_path, monkeypatch)
     net = shaken(resnet18())
@@ -185,6 +199,7 @@ def test_a_published_network_of_torchvision_is_converted_too(tmp_path: Path, mon
     assert torch.equal(tensors["layer4.1.conv2.weight"], net.state_dict()["layer4.1.conv2.weight"])
 
 
+@pytest.mark.thorough
 def test_a_network_that_raysl_does_not_have_is_named_for_the_backbone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +243,7 @@ def test_a_published_network_that_was_not_converted_is_refused_with_the_way_to_c
         read_weights(replace(config, method=replace(config.method, weights=weights)))
 
 
+@pytest.mark.thorough
 def test_raysl_config_converts_nothing(tmp_path: Path) -> None:
     from raysl.cli.arguments import load_run
 
@@ -239,6 +255,7 @@ def test_raysl_config_converts_nothing(tmp_path: Path) -> None:
     assert load_run(words, low_resource=False, command="plan") == load(path, "continue/mae")
 
 
+@pytest.mark.thorough
 def test_a_new_run_begins_with_these_weights(tmp_path: Path) -> None:
     tensors = vit_tensors()
     words = ["method.views.size=32", "train.batch_size=8", "method.decoder_depth=1", "method.decoder_width=48"]

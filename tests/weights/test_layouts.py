@@ -185,7 +185,7 @@ VITS: dict[str, Callable[[], Any]] = {
 VIT_SETTINGS = ("backbone.heads=1",)  # which no tensor shows; MoCo v3 would have 12
 
 
-@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("is_old", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("layout", RESNETS)
 def test_a_resnet_is_taken_whole_from_each_layout(layout: str, is_old: bool, tmp_path: Path) -> None:
     path = saved(RESNETS[layout](), tmp_path / "file.pth.tar", is_old)
@@ -215,6 +215,7 @@ def test_every_layout_is_tested() -> None:
     assert {name.strip() for name in [*RESNETS, *VITS]} == set(LAYOUTS) - {own_file}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layout", "part"), [("moco", "teacher"), ("moco_v3", "teacher"), ("dino", "student"), ("solo_learn", "teacher")]
 )
@@ -224,6 +225,7 @@ def test_the_other_network_is_taken_on_request(layout: str, part: str, tmp_path:
         assert torch.equal(loaded.backbone(images()), small_resnet(OTHER)(images()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "teacher"), [("byol", "teacher.module.0."), ("moco", "teacher.module.0."), ("dino", "teacher.module.")]
 )
@@ -254,6 +256,7 @@ def test_positions_are_resized_as_in_the_code_of_the_paper(layout: str, resize: 
     assert torch.equal(loaded.backbone.state_dict()["pos_embed"], torch.cat([stored[:, :1], expected], dim=1))
 
 
+@pytest.mark.thorough
 def test_the_teacher_of_vissl_lies_in_its_loss(tmp_path: Path) -> None:
     tree = vissl(vit(OTHER))
     tree["loss"] = {**behind("momentum_teacher.module.trunk.", vit()), "center": torch.zeros(4)}
@@ -262,6 +265,7 @@ def test_the_teacher_of_vissl_lies_in_its_loss(tmp_path: Path) -> None:
         torch.testing.assert_close(loaded.backbone(images()), pooled(small_vit(MINE), images()), rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_keys_and_a_prefix_lead_to_any_backbone(tmp_path: Path) -> None:
     tree = {"nets": {"online": {**behind("net.trunk.", resnet()), **head("net.head.")}}, "lr": 0.1}
     path = saved(tree, tmp_path / "mine.pt")
@@ -275,6 +279,7 @@ def test_keys_and_a_prefix_lead_to_any_backbone(tmp_path: Path) -> None:
     assert load_weights(flat, rules=Rules(prefix="trunk.")).facts["place"] == "[state_dict] trunk.*"
 
 
+@pytest.mark.thorough
 def test_real_networks_of_torchvision_give_the_same_features(tmp_path: Path) -> None:
     for depth in (18, 50):
         net = tv_resnet(depth)
@@ -287,6 +292,7 @@ def test_real_networks_of_torchvision_give_the_same_features(tmp_path: Path) -> 
             torch.testing.assert_close(loaded.backbone(images(64)), features(net, images(64)), rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_real_vit_of_timm_gives_the_same_features_as_a_safetensors_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = shaken(timm.create_model("vit_small_patch16_224"))
@@ -348,6 +354,7 @@ def test_factors_of_layer_scale_that_lie_in_the_block_are_found(tmp_path: Path) 
         torch.testing.assert_close(loaded.backbone(images()), pooled(net, images()), rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_vit_s_of_moco_v3_has_12_heads_and_others_those_of_their_size(tmp_path: Path) -> None:
     net = small_vit(embed_dim=384, depth=12, num_heads=12)
     tensors = {name: value for name, value in net.state_dict().items() if not name.startswith("head")}
@@ -385,6 +392,7 @@ def refusal(path: str, overrides: tuple[str, ...] = (), rules: Rules | None = No
     return str(refused.value)
 
 
+@pytest.mark.thorough
 def test_tensors_that_are_missing_or_of_other_shapes_are_refused_with_the_first_few(tmp_path: Path) -> None:
     tensors = resnet()
     for name in ("layer1.0.bn1.weight", "layer2.0.bn1.weight", "layer3.0.bn1.weight", "layer4.0.bn1.weight"):
@@ -405,6 +413,7 @@ def test_tensors_that_are_missing_or_of_other_shapes_are_refused_with_the_first_
     assert "missing     4 (layer1.0.bn1.weight, layer2.0.bn1.weight, layer3.0.bn1.weight, and 1 more)" in table.text()
 
 
+@pytest.mark.thorough
 def test_counters_of_batches_may_be_missing_as_in_files_of_2018(tmp_path: Path) -> None:
     tensors = {name: value for name, value in resnet().items() if "num_batches" not in name}
     table = load_weights(saved(tensors, tmp_path / "file.pth")).table
@@ -412,6 +421,7 @@ def test_counters_of_batches_may_be_missing_as_in_files_of_2018(tmp_path: Path) 
     assert table.problems == []
 
 
+@pytest.mark.thorough
 def test_another_depth_than_that_of_the_file_is_refused_with_the_right_one(tmp_path: Path) -> None:
     path = saved(small_resnet(depth=34).state_dict(), tmp_path / "file.pth")
     text = refusal(path, ("backbone.depth=18",))
@@ -422,6 +432,7 @@ def test_another_depth_than_that_of_the_file_is_refused_with_the_right_one(tmp_p
     assert "backbone.depth=12" in refusal(saved(vit(), tmp_path / "vit.pth"), ("backbone.depth=12", *VIT_SETTINGS))
 
 
+@pytest.mark.thorough
 def test_skipped_tensors_stay_at_their_seed_and_are_no_error(tmp_path: Path) -> None:
     path = saved(resnet(), tmp_path / "file.pth")
     loaded = load_weights(path, rules=Rules(skip=("layer4.1.",)))
@@ -432,6 +443,7 @@ def test_skipped_tensors_stay_at_their_seed_and_are_no_error(tmp_path: Path) -> 
     assert torch.equal(mine["layer4.0.conv1.weight"], theirs["layer4.0.conv1.weight"])
 
 
+@pytest.mark.thorough
 def test_unknown_layouts_are_refused_with_what_the_file_holds(tmp_path: Path) -> None:
     path = saved({"net": {"features.0.weight": torch.zeros(1)}, "epoch": 3}, tmp_path / "vgg.pth")
     text = refusal(path)
@@ -464,6 +476,7 @@ def test_names_that_point_to_a_network_are_refused_with_its_setting(tmp_path: Pa
     assert "is of a ResNet with selective kernels or other blocks" in refusal(saved(selective, tmp_path / "sk.pth"))
 
 
+@pytest.mark.thorough
 def test_a_plain_vit_is_mae_only_with_its_decoder_or_its_fixed_positions(tmp_path: Path) -> None:
     fixed = {**vit(), "pos_embed": sincos_positions(4, 4, 64)}
     for tree, expected in (
@@ -479,11 +492,13 @@ def test_a_plain_vit_is_mae_only_with_its_decoder_or_its_fixed_positions(tmp_pat
     assert named.facts["layout"] == "mae"
 
 
+@pytest.mark.thorough
 def test_a_network_of_torchvision_from_ddp_is_not_of_swav(tmp_path: Path) -> None:
     for tree in (behind("module.", resnet()), {"state_dict": behind("module.", resnet())}):
         assert load_weights(saved(tree, tmp_path / "file.pth")).facts["layout"] == "torchvision"
 
 
+@pytest.mark.thorough
 def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     broken = {**resnet(), "bn1.weight": torch.full((8,), float("nan"))}
     path = saved(broken, tmp_path / "nan.pth")
@@ -493,6 +508,7 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     assert "bn1.weight" not in table.loaded
 
 
+@pytest.mark.thorough
 def test_norms_without_statistics_are_refused_with_the_setting_to_give(tmp_path: Path) -> None:
     grouped = ResNet(ResNet.Config(depth=10, width=8, norm="group", norm_groups=4)).state_dict()
     path = saved(grouped, tmp_path / "group.pth")
@@ -502,6 +518,7 @@ def test_norms_without_statistics_are_refused_with_the_setting_to_give(tmp_path:
     assert table.problems == []
 
 
+@pytest.mark.thorough
 def test_the_first_bytes_of_a_file_tell_its_format(tmp_path: Path) -> None:
     save_file({name: value.contiguous() for name, value in resnet().items()}, tmp_path / "pytorch_model.bin")
     assert load_weights(f"{tmp_path}/pytorch_model.bin").facts["layout"] == "torchvision"
@@ -509,6 +526,7 @@ def test_the_first_bytes_of_a_file_tell_its_format(tmp_path: Path) -> None:
     assert load_weights(f"{tmp_path}/x.safetensors").facts["layout"] == "torchvision"
 
 
+@pytest.mark.thorough
 def test_networks_that_raysl_does_not_build_are_refused_with_what_they_are(tmp_path: Path) -> None:
     narrow = {**resnet(), "layer1.0.conv1.weight": torch.zeros(5, 8, 3, 3)}
     text = refusal(saved(narrow, tmp_path / "narrow.pth"))
@@ -557,6 +575,7 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     assert "is a folder without a run or checkpoint of raysl; name one of its files, such as " in refusal(str(tmp_path))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_old", [False, True])
 def test_code_in_a_file_is_run_only_for_those_who_trust_it(tmp_path: Path, is_old: bool) -> None:
     mark = tmp_path / "mark"

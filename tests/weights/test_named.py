@@ -44,6 +44,7 @@ def refusal(path: str, words: tuple[str, ...], rules: Rules | None = None) -> st
     return str(refused.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefix", ["", "module.", "module.encoder_q."])
 def test_a_network_of_timm_is_found_where_the_layouts_say(prefix: str, tmp_path: Path) -> None:
     theirs = named("test_convnext")
@@ -57,6 +58,7 @@ def test_a_network_of_timm_is_found_where_the_layouts_say(prefix: str, tmp_path:
     assert loaded.config.data.image_size == theirs.default_cfg["input_size"][-1]
 
 
+@pytest.mark.thorough
 def test_a_network_of_torchvision_is_read_and_begins_a_run(tmp_path: Path) -> None:
     theirs = shuffle()
     path = saved(theirs.state_dict(), tmp_path / "file.pth")
@@ -71,6 +73,7 @@ def test_a_network_of_torchvision_is_read_and_begins_a_run(tmp_path: Path) -> No
         assert torch.equal(state.method.export().eval()(images(64)), expected)
 
 
+@pytest.mark.thorough
 def test_a_key_and_a_prefix_lead_to_a_named_network_too(tmp_path: Path) -> None:
     tree = {"nets": {"online": behind("encoder.", shuffle().state_dict())}}
     path = saved(tree, tmp_path / "file.pth")
@@ -79,6 +82,7 @@ def test_a_key_and_a_prefix_lead_to_a_named_network_too(tmp_path: Path) -> None:
     assert (table.problems, len(table.unexpected)) == ([], 2)
 
 
+@pytest.mark.thorough
 def test_positions_of_timms_vits_are_interpolated_by_timm(tmp_path: Path) -> None:
     path = saved(named("test_vit").state_dict(), tmp_path / "file.pth")
     words = ("backbone=timm", "backbone.model=test_vit", "backbone.image_size=96")
@@ -90,6 +94,7 @@ def test_positions_of_timms_vits_are_interpolated_by_timm(tmp_path: Path) -> Non
         assert torch.equal(loaded.backbone(images(96)), theirs.eval()(images(96)))
 
 
+@pytest.mark.thorough
 def test_another_network_is_refused_with_what_does_not_fit(tmp_path: Path) -> None:
     wider = saved({**shuffle().state_dict(), "conv5.1.weight": torch.zeros(9)}, tmp_path / "wider.pth")
     text = refusal(wider, SHUFFLE)

@@ -31,6 +31,7 @@ HEADS = ("backbone.heads=1",)
 PREFIXES = ("", "module.", "model.", "student.backbone.", "module.student.backbone.")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("is_outside", [True, False])
 def test_a_compiled_network_is_read(prefix: str, is_outside: bool, tmp_path: Path) -> None:
@@ -44,6 +45,7 @@ def test_a_compiled_network_is_read(prefix: str, is_outside: bool, tmp_path: Pat
             assert torch.equal(loaded.backbone(images()), net(images()))
 
 
+@pytest.mark.thorough
 def test_single_compiled_or_sharded_blocks_are_read(tmp_path: Path) -> None:
     net = small_vit()
     truth = pooled(net, images())
@@ -54,6 +56,7 @@ def test_single_compiled_or_sharded_blocks_are_read(tmp_path: Path) -> None:
             torch.testing.assert_close(loaded.backbone(images()), truth, rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_prefix_is_the_one_in_the_file(tmp_path: Path) -> None:
     path = saved(behind("_orig_mod.net.", small_resnet().state_dict()), tmp_path / "file.pth")
     for prefix in ("_orig_mod.net.", "net."):
@@ -62,6 +65,7 @@ def test_a_prefix_is_the_one_in_the_file(tmp_path: Path) -> None:
         assert table.problems == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefix", ["", "backbone.", "module.backbone.", "model.student_backbone."])
 def test_a_resnet_of_numbered_children_is_read_as_lightly_builds_it(prefix: str, tmp_path: Path) -> None:
     for depth in (18, 50):
@@ -75,6 +79,7 @@ def test_a_resnet_of_numbered_children_is_read_as_lightly_builds_it(prefix: str,
             torch.testing.assert_close(loaded.backbone(images(64)), features(net, images(64)), rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_stem_for_small_images_may_have_no_pooling(tmp_path: Path) -> None:
     net = ResNet(ResNet.Config(depth=18, width=8, stem="cifar"))
     shaken(net)
@@ -86,6 +91,7 @@ def test_a_stem_for_small_images_may_have_no_pooling(tmp_path: Path) -> None:
             torch.testing.assert_close(loaded.backbone(images()), children(images()).flatten(1), rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_lightlys_own_resnet_is_read_and_refused_where_it_lost_its_relu(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = shaken(ResNetGenerator("resnet-18", width=0.125))
@@ -111,6 +117,7 @@ def chunked(tensors: dict[str, Tensor], size: int, restarts: bool) -> dict[str, 
     return {re.sub(r"^blocks\.(\d+)\.", renamed, name): value for name, value in tensors.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("prefix", ["", "backbone.", "module.backbone.", "teacher.backbone.", "_orig_mod.backbone."])
 def test_the_blocks_of_dinov2s_chunks_are_read(prefix: str, restarts: bool, tmp_path: Path) -> None:
@@ -129,6 +136,7 @@ def gated_vit(**options: Any) -> Any:
     return small_vit(mlp_layer=timm.layers.SwiGLUPacked, act_layer=nn.SiLU, mlp_ratio=5.5, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [("fc1", "fc2"), ("w12", "w3"), ("w1", "w2", "w3"), ("fc1_g", "fc1_x", "fc2")])
 def test_gated_mlps_are_read_by_the_names_of_timm_and_meta(names: tuple[str, ...], tmp_path: Path) -> None:
     net = gated_vit(init_values=0.1)
@@ -146,6 +154,7 @@ def test_gated_mlps_are_read_by_the_names_of_timm_and_meta(names: tuple[str, ...
             torch.testing.assert_close(loaded.backbone(images()), pooled(net, images()), rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_other_mlps_and_stems_are_refused_with_what_they_are(tmp_path: Path) -> None:
     def refusal(tensors: dict[str, Tensor]) -> str:
         with pytest.raises(ConfigError) as refused:

@@ -27,6 +27,7 @@ def test_every_layout_and_every_way_out_has_a_row() -> None:
             assert bool(other) == bool(rows[name].rpartition("|")[2].strip()), f"what --part gives of {name}"
 
 
+@pytest.mark.thorough
 def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tensors = small_resnet().state_dict()

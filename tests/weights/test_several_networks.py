@@ -38,6 +38,7 @@ def rules_of(text: str) -> Rules:
     return Rules(key=words.get("key"), prefix=words.get("prefix"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("tree", "other"),
     [
@@ -64,6 +65,7 @@ def test_the_networks_that_were_not_taken_are_listed_with_the_rules_that_take_th
     assert seed_of(load_weights(path, rules=rules_of(loaded.table.others[-1]))) == SECOND
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "tree",
     [
@@ -83,6 +85,7 @@ def test_two_networks_in_no_known_layout_are_asked_for(tree: dict[str, Any], tmp
         assert seed_of(load_weights(path, rules=rules_of(way))) == seed
 
 
+@pytest.mark.thorough
 def test_a_key_alone_leads_to_the_networks_inside_it(tmp_path: Path) -> None:
     tree = {"ema": {"state_dict": behind("module.encoder.", small_resnet(SECOND).state_dict())}, **both("a", "b")}
     path = saved(tree, tmp_path / "file.pth")
@@ -90,6 +93,7 @@ def test_a_key_alone_leads_to_the_networks_inside_it(tmp_path: Path) -> None:
     assert seed_of(load_weights(path, rules=Rules(prefix="module.encoder."))) == SECOND
 
 
+@pytest.mark.thorough
 def test_a_key_leaves_the_settings_of_the_layout(tmp_path: Path) -> None:
     net = small_vit(embed_dim=384, depth=12, num_heads=12, num_classes=0)
     tree = {"state_dict": behind("module.base_encoder.", net.state_dict())}
@@ -100,6 +104,7 @@ def test_a_key_leaves_the_settings_of_the_layout(tmp_path: Path) -> None:
         torch.testing.assert_close(chosen.backbone(images()), pooled(net, images()), rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_named_networks_are_listed_and_chosen_too(tmp_path: Path) -> None:
     words = ("backbone=torchvision", "backbone.model=shufflenet_v2_x0_5")
     torch.manual_seed(0)
@@ -117,6 +122,7 @@ def test_named_networks_are_listed_and_chosen_too(tmp_path: Path) -> None:
         load_weights(path, words)
 
 
+@pytest.mark.thorough
 def test_the_command_and_the_result_say_that_there_is_another(tmp_path: Path, console: Console) -> None:
     path = saved({**both("state_dict", "state_dict_ema"), **head()}, tmp_path / "timm.pth")
     _, out, _ = console("convert", path, "--out", str(tmp_path / "run"))

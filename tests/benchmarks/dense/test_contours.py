@@ -46,6 +46,7 @@ def blob(random: np.random.Generator, height: int, width: int) -> np.ndarray:
     return mask ^ (random.random(mask.shape) < 0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("height", "width"), [(20, 31), (96, 170), (150, 130)])  # bounds of 1 and 2 pixels
 def test_f_is_that_of_all_pairs_of_contour_points(height: int, width: int) -> None:
     random = np.random.default_rng(height)

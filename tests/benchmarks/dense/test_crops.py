@@ -67,6 +67,7 @@ def test_crops_of_one_class_are_drawn_again() -> None:
     assert max(shares(mask, 0.75)) < 0.75
 
 
+@pytest.mark.thorough
 def test_where_no_square_is_better_the_last_one_is_taken() -> None:
     assert shares(torch.ones(64, 64, dtype=torch.uint8), 0.75) == [1.0] * 60
     image, mask = halves()

@@ -44,6 +44,7 @@ def head(folder: Path, settings: Depth.Config, *overrides: str) -> DepthHead:
     return DepthHead(setup, given.checkpoint.backbone).eval()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("overrides", [(*RESNET, "backbone.width=24"), VIT], ids=["resnet", "vit"])
 def test_a_head_learns_what_is_near(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     bts(tmp_path / "data", num=8)
@@ -63,6 +64,7 @@ def test_a_head_learns_what_is_near(tmp_path: Path, overrides: tuple[str, ...]) 
     assert all(torch.equal(before[name], value) for name, value in given.network.state_dict().items())
 
 
+@pytest.mark.thorough
 def test_a_prediction_is_the_mean_depth_of_the_bins(tmp_path: Path) -> None:
     bts(tmp_path / "data")
     method = head(tmp_path / "run", config(tmp_path / "data"), *VIT)
@@ -78,6 +80,7 @@ def test_a_prediction_is_the_mean_depth_of_the_bins(tmp_path: Path) -> None:
     assert 1e-3 <= method.predict(images).min() <= method.predict(images).max() <= 10
 
 
+@pytest.mark.thorough
 def test_images_that_patches_do_not_cover_are_padded_around(tmp_path: Path) -> None:
     bts(tmp_path / "data")
     method = head(tmp_path / "run", config(tmp_path / "data"), *VIT)
@@ -86,6 +89,7 @@ def test_images_that_patches_do_not_cover_are_padded_around(tmp_path: Path) -> N
     assert torch.equal(method.predict(images), method.predict(padded)[:, 1:23, 1:30])
 
 
+@pytest.mark.thorough
 def test_the_loss_is_that_of_the_predictions(tmp_path: Path) -> None:
     bts(tmp_path / "data")
     settings = config(tmp_path / "data", class_token=False, stages=("block1", "norm"))
@@ -106,6 +110,7 @@ def test_the_loss_is_that_of_the_predictions(tmp_path: Path) -> None:
     assert torch.equal(method(batch, Step(9, 10, 10)).loss, sig_loss(predicted, target))
 
 
+@pytest.mark.thorough
 def test_what_counts_is_inside_the_area_and_the_range(tmp_path: Path) -> None:
     bts(tmp_path / "data")
     method = head(tmp_path / "run", config(tmp_path / "data", test_area=(4, 20, 6, 30), max_depth=2.5), *VIT)
@@ -124,6 +129,7 @@ def test_what_counts_is_inside_the_area_and_the_range(tmp_path: Path) -> None:
         assert torch.allclose(method.measure(split, 1)["scores"][0], expected, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_kitti_is_measured_as_a_plain_loop_over_its_files_does(tmp_path: Path) -> None:
     kitti(tmp_path / "data")
     settings = Depth.Config(path=str(tmp_path / "data"), layout="kitti", batch_size=2, iterations=2, bins=16)
@@ -160,6 +166,7 @@ def test_kitti_is_measured_as_a_plain_loop_over_its_files_does(tmp_path: Path) -
         assert scores["delta1"] == pytest.approx(within / count, abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_training_on_kitti_ends_with_its_numbers(tmp_path: Path) -> None:
     kitti(tmp_path / "data", is_download=True)
     settings = Depth.Config(path=str(tmp_path / "data"), layout="kitti", batch_size=2, iterations=2, bins=8)
@@ -186,6 +193,7 @@ def test_areas_may_be_all_and_other_numbers_of_the_layout_may_be_set() -> None:
     assert (kitti_head.test_area, kitti_head.crop, kitti_head.brightness) == (None, (352, 352), (0.9, 1.1))
 
 
+@pytest.mark.thorough
 def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
     kind = resolve("benchmark", "depth")
     assert kind is Depth

@@ -55,6 +55,7 @@ def test_the_gradient_loss_is_that_of_pairs_two_pixels_apart_at_four_scales(shap
     assert gradient_loss(predicted, target).item() == pytest.approx(slow_gradients(predicted, target), rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_gradients_are_those_of_finite_differences_and_finite_without_a_pixel() -> None:
     predicted, target = pair(2, 4, 5)
     predicted.requires_grad_()

@@ -83,6 +83,7 @@ def kitti(root: Path, is_download: bool = False) -> Folder:
     return Folder(str(root))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_download", [False, True], ids=["toolbox", "download"])
 def test_kitti_is_cut_and_in_256ths_of_a_metre(is_download: bool, tmp_path: Path) -> None:
     folder = kitti(tmp_path, is_download)
@@ -105,6 +106,7 @@ def test_the_measured_part_of_kitti_is_the_share_of_garg() -> None:
     assert PROTOCOLS["kitti"].test_area == (*rows, *columns)
 
 
+@pytest.mark.thorough
 def test_a_kitti_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     folder = kitti(tmp_path)
     with pytest.raises(ConfigError, match=r"'input' is no list; KITTI's images are those of a list that ends in .txt"):

@@ -64,6 +64,7 @@ def detector(given: Context, masks: bool = False, **fields: Any) -> Detector:
     return Detector(Setup.of(run, 1000, 3), given.network)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("overrides", [RESNET, VIT])
 @pytest.mark.parametrize("layout", ["voc", "coco"])
 def test_it_runs_on_both_layouts_and_both_kinds_of_networks(
@@ -85,6 +86,7 @@ def test_it_runs_on_both_layouts_and_both_kinds_of_networks(
     assert not [name for name in given.folder.child(run).names() if name.startswith("checkpoint")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["voc", "coco"])
 def test_a_perfect_detector_has_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Any) -> None:
     {"voc": voc, "coco": coco}[layout](tmp_path / "data")
@@ -127,6 +129,7 @@ def test_detections_come_back_from_tensors(tmp_path: Path) -> None:
         assert detections[1].labels.tolist() == [3]
 
 
+@pytest.mark.thorough
 def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     voc(tmp_path / "data")
     settings = config(tmp_path / "data", iterations=4, checkpoint_every=Duration(2, "st"), lr=0.01)
@@ -154,6 +157,7 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
     assert all(torch.equal(value, parts["method"][name]) for name, value in whole["method"].items())
 
 
+@pytest.mark.thorough
 def test_what_was_measured_is_not_trained_again(tmp_path: Path, starts: list[int]) -> None:
     voc(tmp_path / "data")
     given, benchmark = context(tmp_path / "run"), Detection(config(tmp_path / "data"))
@@ -176,6 +180,7 @@ def test_it_learns_where_coloured_rectangles_are(
     assert found["ap50"].value > least
 
 
+@pytest.mark.thorough
 def test_a_picture_and_its_boxes_and_masks_show_the_same(tmp_path: Path) -> None:
     split = coco_boxes(coco(tmp_path), "train2017", with_segments=True).trainable(with_apart=False)
     seeing = seeing_of(context(tmp_path / "run"), has_masks=True, sides=(48, 64))
@@ -213,6 +218,7 @@ def test_masks_of_polygons_and_of_run_lengths_are_drawn_alike() -> None:
     assert int(drawn_mask(polygon, 20, 30, (40, 60)).sum()) == 800
 
 
+@pytest.mark.thorough
 def test_batches_are_filled_up_and_have_the_objects_of_each_image(tmp_path: Path) -> None:
     given = context(tmp_path / "run")
     split = coco_boxes(coco(tmp_path), "train2017", with_segments=True).trainable(with_apart=False)
@@ -250,6 +256,7 @@ def test_levels_are_the_strides_of_the_network() -> None:
     assert [stage.name for stage in Pyramid(resnet, None).stages] == ["res2", "res3", "res4", "res5"]
 
 
+@pytest.mark.thorough
 def test_normalisation_is_trained_or_stays_as_pre_trained(tmp_path: Path) -> None:
     split = voc_boxes(voc(tmp_path), "trainval").trainable(with_apart=True)
     for norm in ("sync", "frozen"):
@@ -284,6 +291,7 @@ def test_measured_images_are_resized_as_the_settings_have_it(tmp_path: Path, int
     assert torch.equal(seeing.for_measuring(image).image, normalize(resized[None], given.data.mean, given.data.std)[0])
 
 
+@pytest.mark.thorough
 def test_boxes_stay_in_fp32_where_the_backbone_computes_in_bf16(tmp_path: Path) -> None:
     split = voc_boxes(voc(tmp_path), "trainval").trainable(with_apart=True)
     given = context(tmp_path / "run")
@@ -315,6 +323,7 @@ def test_schedules_are_the_papers() -> None:
     assert (training.optim.name, training.optim.lr, training.optim.decay_at, training.iterations) == ("sgd", 0.5, (), 7)
 
 
+@pytest.mark.thorough
 def test_a_run_ends_with_its_last_update_inside_an_epoch(tmp_path: Path) -> None:
     voc(tmp_path / "data", num=6)
     run = Detection(config(tmp_path / "data", iterations=5)).run_of(context(tmp_path / "run"))

@@ -34,6 +34,7 @@ def config(root: Path, **fields: Any) -> Segmentation.Config:
     return Segmentation.Config(path=str(root), **(small | fields))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("overrides", "least"), [((*RESNET, "backbone.width=24"), 60), (VIT, 60)])
 def test_a_head_learns_classes_by_their_colours(tmp_path: Path, overrides: tuple[str, ...], least: float) -> None:
     voc(tmp_path / "data", num=8)
@@ -52,6 +53,7 @@ def test_a_head_learns_classes_by_their_colours(tmp_path: Path, overrides: tuple
     assert not [name for name in given.folder.child(run).names() if name.startswith("checkpoint")]
 
 
+@pytest.mark.thorough
 def test_ade20k_is_measured_on_150_classes(tmp_path: Path) -> None:
     ade(tmp_path / "data")
     settings = config(tmp_path / "data", layout="ade20k", batch_size=3, iterations=2)
@@ -60,6 +62,7 @@ def test_ade20k_is_measured_on_150_classes(tmp_path: Path) -> None:
     assert all(name.startswith("class ") for name in next(iter(found.figures["per_class"].values())))
 
 
+@pytest.mark.thorough
 def test_cityscapes_counts_pixels_of_train_ids_as_a_plain_loop_does(tmp_path: Path) -> None:
     cityscapes(tmp_path / "data", num=2)
     settings = config(tmp_path / "data", layout="cityscapes", batch_size=2, iterations=2)
@@ -95,6 +98,7 @@ def test_cityscapes_counts_pixels_of_train_ids_as_a_plain_loop_does(tmp_path: Pa
     assert metrics["miou"].value == pytest.approx(sum(ious) / len(ious))
 
 
+@pytest.mark.thorough
 def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     voc(tmp_path / "data")
     settings = config(tmp_path / "data", iterations=6, checkpoint_every=Duration(2, "st"))
@@ -119,6 +123,7 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
     assert parts == whole
 
 
+@pytest.mark.thorough
 def test_a_training_on_files_that_were_replaced_or_of_other_code_is_not_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,12 +140,14 @@ def test_a_training_on_files_that_were_replaced_or_of_other_code_is_not_gone_on_
     assert Segmentation(settings).run_of(given).name not in (before, replaced)
 
 
+@pytest.mark.thorough
 def test_stages_that_are_no_maps_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
     given = context(tmp_path / "run")
     with pytest.raises(ConfigError, match="'avgpool' is not a map of this backbone; choose from conv1, stem, res2"):
         Segmentation.check(config(tmp_path, stages=("avgpool",)), given.checkpoint)
 
 
+@pytest.mark.thorough
 def test_checkpoints_of_other_weights_are_not_taken(tmp_path: Path) -> None:
     voc(tmp_path / "data")
     benchmark = Segmentation(config(tmp_path / "data"))
@@ -149,6 +156,7 @@ def test_checkpoints_of_other_weights_are_not_taken(tmp_path: Path) -> None:
     assert benchmark.run_of(given).name != benchmark.run_of(at_its_address).name
 
 
+@pytest.mark.thorough
 def test_an_untrained_rival_begins_with_the_initial_weights_of_the_seed(tmp_path: Path) -> None:
     voc(tmp_path / "data")
     given = context(tmp_path / "run", seed=5)
@@ -181,6 +189,7 @@ def test_maps_are_the_stages_with_a_place_for_each_part_of_the_image() -> None:
         map_stages(RawPixels())
 
 
+@pytest.mark.thorough
 def test_stages_go_side_by_side_and_the_loss_is_that_of_the_pixels(tmp_path: Path) -> None:
     voc(tmp_path / "data")
     settings = config(tmp_path / "data", stages=("res2", "res3"), batch_norm=False, iterations=2)
@@ -205,6 +214,7 @@ def test_stages_go_side_by_side_and_the_loss_is_that_of_the_pixels(tmp_path: Pat
     assert (batch.views["image"][:, 0].abs().sum(dim=1)[beyond] == 0).all()
 
 
+@pytest.mark.thorough
 def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
     kind = resolve("benchmark", "segmentation")
     assert kind is Segmentation

@@ -56,6 +56,7 @@ def values(found: Findings) -> dict[str, float]:
     return {metric.name: metric.value for metric in found.metrics}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("network", [vit(), resnet()], ids=["vit", "resnet"])
 def test_a_moving_square_is_followed(tmp_path: Path, network: nn.Module) -> None:
     masks = square_video(7)
@@ -126,6 +127,7 @@ def test_frames_have_the_sides_of_dinos_code() -> None:
     assert sides(24, 30, 24, 4) == (24, 28)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_measured_is_refused_before(tmp_path: Path) -> None:
     kind = resolve("benchmark", "video_segmentation")
     assert kind is VideoSegmentation

@@ -113,6 +113,7 @@ def changed(tmp_path: Path, **changes: Any) -> str:
     return error_of("roxford5k", tmp_path)
 
 
+@pytest.mark.thorough
 def test_ground_truth_that_makes_no_sense_is_told(tmp_path: Path) -> None:
     answer = {"bbx": samples.BOX, "easy": [0], "hard": [], "junk": []}
     assert "3 queries and 1 answers" in changed(tmp_path, gnd=[answer])

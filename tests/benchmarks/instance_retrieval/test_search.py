@@ -166,6 +166,7 @@ def folder_of(tmp_path: Path) -> Images:
     return Images(str(tmp_path), tuple(f"{thing}.jpg" for thing in range(4)))
 
 
+@pytest.mark.thorough
 def test_descriptors_of_some_images_are_those_of_all(tmp_path: Path) -> None:
     images = folder_of(tmp_path)
     describer = Describer(tiny_resnet(), DATA, RMAC)
@@ -211,6 +212,7 @@ def values(found: Findings) -> dict[str, float]:
     return {name: metric.value for name, metric in by_name(found.metrics).items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooling", ["rmac", "gem"])
 @pytest.mark.parametrize("is_white", [False, True])
 def test_revisited_oxford_from_end_to_end(tmp_path: Path, pooling: str, is_white: bool) -> None:
@@ -230,6 +232,7 @@ def test_revisited_oxford_from_end_to_end(tmp_path: Path, pooling: str, is_white
     assert metrics["map_hard"].interval is not None
 
 
+@pytest.mark.thorough
 def test_numbers_of_the_revisited_benchmark_are_those_of_a_slow_loop(tmp_path: Path) -> None:
     folder = samples.revisited(tmp_path / "data", things=range(6)) / "roxford5k"
     network = tiny_resnet()
@@ -272,6 +275,7 @@ def test_the_same_images_are_found_first(tmp_path: Path) -> None:
     assert values(found)["map_strong"] == 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("crop_queries", [True, False])
 def test_oxford_buildings_and_instre_from_end_to_end(tmp_path: Path, crop_queries: bool) -> None:
     for dataset, make, names in (
@@ -285,6 +289,7 @@ def test_oxford_buildings_and_instre_from_end_to_end(tmp_path: Path, crop_querie
         assert values(found)["map"] > 40
 
 
+@pytest.mark.thorough
 def test_a_vit_and_raw_pixels_are_measured_alike(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     samples.buildings(tmp_path / "data")
@@ -306,6 +311,7 @@ def test_cropping_queries_changes_what_is_searched_for(tmp_path: Path) -> None:
     assert not torch.allclose(box, expected, atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_distractors_are_searched_too(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     samples.buildings(tmp_path / "data")

@@ -209,6 +209,7 @@ def sources(folder: ImageFolder.Config, tmp_path: Path, monkeypatch: pytest.Monk
     }
 
 
+@pytest.mark.thorough
 def test_every_reader_of_a_dataset_sees_its_background(
     folder: ImageFolder.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
 from raysl.config.load import load_config
 from raysl.data.decode.decode import decode
@@ -12,6 +13,7 @@ from raysl.data.sources.parquet import Parquet
 from raysl.train.prepare import prepare
 
 
+@pytest.mark.thorough
 def test_rows_in_the_order_of_an_epoch_are_those_of_the_files(cifar10: Path) -> None:
     job = prepare(load_config("cifar10/simclr", [f"data.path={cifar10}"]))
     assert (job.setup.data.num_samples, job.setup.data.num_classes) == (50_000, 10)

@@ -513,6 +513,7 @@ def test_classes_are_written_where_any_reader_of_the_file_finds_them(images: Dat
 # the command
 
 
+@pytest.mark.thorough
 def test_the_command_verifies_without_a_cluster(images: DataConfig, tmp_path: Path, console: Console) -> None:
     run = partial(console, "ingest")
     out = tmp_path / "out"

@@ -59,6 +59,7 @@ def test_the_order_belongs_to_the_seed_which_the_manifest_has(tmp_path: Path) ->
     assert orders["d"] == sorted(orders["a"])
 
 
+@pytest.mark.thorough
 def test_rows_that_are_read_in_units_are_mixed_and_each_unit_is_read_once(tmp_path: Path) -> None:
     ingest_source(IN_UNITS, str(tmp_path), Layout(rows_per_file=200, rows_per_group=40))
     files = indices(tmp_path)
@@ -123,6 +124,7 @@ def folder_of_images(root: Path) -> ImageFolder.Config:
     return ImageFolder.Config(path=str(root))
 
 
+@pytest.mark.thorough
 def test_a_start_reads_the_manifest_and_no_file_that_it_lists(tmp_path: Path) -> None:
     ingest_source(
         folder_of_images(tmp_path / "images"), str(tmp_path / "out"), Layout(rows_per_file=4, rows_per_group=2)

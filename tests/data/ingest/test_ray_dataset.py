@@ -30,7 +30,7 @@ from raysl.data.sources.parquet import Parquet
 from raysl.errors import ConfigError, RunFailed
 from tests.bucket import Bucket
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("shared_ray")]
+pytestmark = pytest.mark.usefixtures("shared_ray")
 
 BROKEN = 5
 
@@ -189,6 +189,7 @@ def _killed_after_a_file(out: str) -> None:
     raysl.ingest(dataset(), out, rows_per_file=4)
 
 
+@pytest.mark.slow
 def test_a_killed_ingest_goes_on_and_ends_with_the_same_files(tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     raysl.ingest(dataset(), str(whole), rows_per_file=4)

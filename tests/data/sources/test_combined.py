@@ -234,6 +234,7 @@ def test_too_few_sources_are_told() -> None:
         paired(a=Synthetic.Config()).required("train")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["concat", "paired"])
 def test_sources_are_settings_like_any_other(tmp_path: Path, name: str) -> None:
     words = [f"data={name}", "data.sources={a: {name: image_folder}}", f"data.sources.a.path={tmp_path}"]
@@ -324,6 +325,7 @@ def test_a_common_setting_of_an_inner_source_changes_its_images_or_is_refused(
                 make(inner).required("train")
 
 
+@pytest.mark.thorough
 def test_the_size_of_images_that_an_inner_source_draws_takes_effect() -> None:
     (image,) = {image.shape for image in all_rows(concat(a=Synthetic.Config(image_size=8)).required("train")).images}  # type: ignore[union-attr]
     assert image == (8, 8, 3)

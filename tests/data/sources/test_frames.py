@@ -252,6 +252,7 @@ def test_the_frame_of_a_name() -> None:
     assert parse_frame("a.dcm#0") == ("a.dcm#0", 0)
 
 
+@pytest.mark.thorough
 def test_ingest_stores_each_frame_without_the_patient_and_training_reads_the_same_pixels(tmp_path: Path) -> None:
     path = folder(tmp_path / "in", {"a/1.dcm": dicom(VOLUME), "b/2.dcm": dicom(VOLUME[0])})
     data = ImageFolder.Config(path=str(path), **CHANNELS)
@@ -284,6 +285,7 @@ def test_members_of_a_tar_may_be_dicom_files(tmp_path: Path) -> None:
     assert same(pixels(split), EXPECTED[:3])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("channels", ["1", "gray"])
 def test_a_step_of_training_takes_slices(channels: str, tmp_path: Path) -> None:
     volumes = RANDOM.integers(0, 1000, (2, 8, 20, 24)).astype(np.int16)

@@ -44,6 +44,7 @@ def message_of(source: HuggingFace, name: str = "train") -> str:
     return str(caught.value)
 
 
+@pytest.mark.thorough
 def test_a_saved_dataset_is_read_as_it_is(tmp_path: Path) -> None:
     kind = datasets.ClassLabel(names=["cat", "dog"])
     parts = {
@@ -85,6 +86,7 @@ def test_rows_that_were_selected_and_turned_stay_so(tmp_path: Path) -> None:
     assert (rows.images, rows.labels.tolist(), train.classes) == ([png(3), png(1)], [2, 0], ("0", "1", "2"))
 
 
+@pytest.mark.thorough
 def test_held_out_labels_are_of_the_training_classes(tmp_path: Path) -> None:
     kind = datasets.Value("int64")
     parts = {"train": table_of([1, 2, 3], [0, 1, 2], kind), "val": table_of([4], [0], kind)}
@@ -96,6 +98,7 @@ def test_held_out_labels_are_of_the_training_classes(tmp_path: Path) -> None:
         assert message.startswith(f"the split 'val' of '{tmp_path}/{name}' has the label {label}")
 
 
+@pytest.mark.thorough
 def test_held_out_labels_of_other_names_are_numbered_by_those_of_the_training_images(tmp_path: Path) -> None:
     def saved(folder: str, train: list[str], test: list[str], labels: list[int]) -> HuggingFace:
         kinds = [datasets.ClassLabel(names=names) for names in (train, test)]
@@ -117,6 +120,7 @@ def test_held_out_labels_of_other_names_are_numbered_by_those_of_the_training_im
     assert (joined.classes, all_rows(joined).labels.tolist()) == (("cat", "dog", "emu"), [0, 2, -1, 2, 0])
 
 
+@pytest.mark.thorough
 def test_texts_and_floats_are_labels_by_the_rule_of_all_columns(tmp_path: Path) -> None:
     def saved(folder: str, kind: str, train: list[Any], test: list[Any]) -> HuggingFace:
         parts = {
@@ -139,6 +143,7 @@ def test_texts_and_floats_are_labels_by_the_rule_of_all_columns(tmp_path: Path) 
     assert "no training image has: 0; number" in message_of(saved("f", "int64", [1, 2, 3], [0, 1, 2]), "test")
 
 
+@pytest.mark.thorough
 def test_ids_are_no_labels(tmp_path: Path) -> None:
     table_of([1], [30_000_000], datasets.Value("int64")).save_to_disk(str(tmp_path / "saved"))
     assert "has the label 30000000; the largest is 10,000,000: are these ids? set data.label_column=" in message_of(
@@ -146,6 +151,7 @@ def test_ids_are_no_labels(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_folder_of_parquet_files_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     for shade, part in enumerate(("train", "test")):
@@ -199,6 +205,7 @@ def test_columns_that_are_none_are_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_places_that_are_no_dataset_are_told(tmp_path: Path) -> None:
     assert "hugging_face needs data.dataset=" in message_of(HuggingFace(HuggingFace.Config()))
     assert "no folder" in message_of(source_of(tmp_path / "none"))
@@ -225,6 +232,7 @@ def test_without_the_package_its_installation_is_told(tmp_path: Path, monkeypatc
     assert "run `pip install datasets`" in message_of(source_of(tmp_path))
 
 
+@pytest.mark.thorough
 def test_splits_are_known_by_the_usual_names(tmp_path: Path) -> None:
     parts = {"Training": table_of([1]), "extra": table_of([2]), "valid": table_of([3]), "testing": table_of([4])}
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "a"))

@@ -498,6 +498,7 @@ def test_the_rest_of_a_row_group_is_kept_for_later_reads(tmp_path: Path, monkeyp
         assert not storage.requests
 
 
+@pytest.mark.thorough
 def test_the_footer_of_each_file_is_one_request_however_long_it_is(tmp_path: Path) -> None:
     num_files = 400
     for number in range(num_files):
@@ -517,6 +518,7 @@ def test_the_footer_of_each_file_is_one_request_however_long_it_is(tmp_path: Pat
     assert split.classes == ()
 
 
+@pytest.mark.thorough
 def test_labels_without_statistics_are_read_side_by_side(tmp_path: Path) -> None:
     for number in range(40):
         table = pa.table({"image": [png(1)] * 2, "label": [number % 10, 3]})
@@ -528,6 +530,7 @@ def test_labels_without_statistics_are_read_side_by_side(tmp_path: Path) -> None
         Parquet(Parquet.Config(path=str(tmp_path), classes=tuple("abcd"))).required("train")
 
 
+@pytest.mark.thorough
 def test_a_split_of_many_row_groups_is_sent_as_arrays(tmp_path: Path) -> None:
     tables = [pa.table({"image": [png(1)], "label": [1]})] * 2000
     with pq.ParquetWriter(tmp_path / "train.parquet", tables[0].schema) as writer:

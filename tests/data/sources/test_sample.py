@@ -52,6 +52,7 @@ def bytes_a_byte(split: Split, rows: np.ndarray, counted: CountedFiles) -> float
     return counted.num_bytes / (len(rows) * ROW_BYTES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("most", [40, 64, 500])
 def test_a_sample_reads_at_most_twice_its_bytes(tmp_path: Path, counted: CountedFiles, most: int) -> None:
     split = large_set(tmp_path)
@@ -62,17 +63,20 @@ def test_a_sample_reads_at_most_twice_its_bytes(tmp_path: Path, counted: Counted
     assert bytes_a_byte(split, rows, counted) <= 2
 
 
+@pytest.mark.thorough
 def test_few_rows_cost_one_unit(tmp_path: Path, counted: CountedFiles) -> None:
     split = large_set(tmp_path)
     assert bytes_a_byte(split, sample_rows(split, 4), counted) < 1.3 * UNIT / 4
 
 
+@pytest.mark.thorough
 def test_another_seed_chooses_other_units_and_the_same_one_the_same(tmp_path: Path) -> None:
     split = large_set(tmp_path)
     assert np.array_equal(sample_rows(split, 50), sample_rows(split, 50))
     assert not np.array_equal(sample_rows(split, 50), sample_rows(split, 50, seed=1))
 
 
+@pytest.mark.thorough
 def test_all_classes_are_in_a_sample_of_a_set_sorted_by_class(tmp_path: Path) -> None:
     split = large_set(tmp_path, is_sorted=True)
     assert is_sorted_by_class(split)
@@ -80,6 +84,7 @@ def test_all_classes_are_in_a_sample_of_a_set_sorted_by_class(tmp_path: Path) ->
     assert rows.tolist() == list(range(0, NUM, 40)), "at even distances"
 
 
+@pytest.mark.thorough
 def test_mixed_unlabelled_and_one_class_sets_are_not_sorted(tmp_path: Path) -> None:
     assert not is_sorted_by_class(large_set(tmp_path / "mixed"))
     assert not is_sorted_by_class(large_set(tmp_path / "unlabelled", labelled=False))
@@ -92,6 +97,7 @@ def test_a_sample_of_a_set_with_random_access_is_at_even_distances() -> None:
     assert sample_rows(split, 10).tolist() == list(range(0, 1000, 100))
 
 
+@pytest.mark.thorough
 def test_ranks_share_a_sample_without_sharing_a_unit(tmp_path: Path) -> None:
     split = sample_of(large_set(tmp_path), 100)  # 7 units
     units = split.rows // UNIT  # type: ignore[attr-defined]
@@ -102,6 +108,7 @@ def test_ranks_share_a_sample_without_sharing_a_unit(tmp_path: Path) -> None:
         assert len(read) == len(set(read))
 
 
+@pytest.mark.thorough
 def test_processes_that_read_parts_of_a_sample_read_no_unit_twice(
     tmp_path: Path, counted: CountedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +132,7 @@ def test_parts_of_images_that_are_read_alone_and_of_large_units_have_the_sizes_a
     assert list(unit_parts(large, range(100), 40, 64)) == [range(64), range(64, 100)]
 
 
+@pytest.mark.thorough
 def test_a_sample_of_joined_and_selected_sets_is_of_few_units(tmp_path: Path, counted: CountedFiles) -> None:
     for name in "ab":
         large_set(tmp_path / name)
@@ -134,6 +142,7 @@ def test_a_sample_of_joined_and_selected_sets_is_of_few_units(tmp_path: Path, co
     assert bytes_a_byte(split, rows, counted) <= 2 * 2
 
 
+@pytest.mark.thorough
 def test_a_limit_of_a_large_set_reads_at_most_twice_its_bytes(tmp_path: Path, counted: CountedFiles) -> None:
     large_set(tmp_path)
     source = Parquet(Parquet.Config(path=f"counted://{tmp_path}", limit=64))
@@ -144,6 +153,7 @@ def test_a_limit_of_a_large_set_reads_at_most_twice_its_bytes(tmp_path: Path, co
     assert split.fingerprint == source.required("train").fingerprint
 
 
+@pytest.mark.thorough
 def test_a_limit_that_costs_little_or_is_of_a_sorted_set_is_at_even_distances(tmp_path: Path) -> None:
     large_set(tmp_path / "mixed")
     large_set(tmp_path / "sorted", is_sorted=True)
@@ -152,6 +162,7 @@ def test_a_limit_that_costs_little_or_is_of_a_sorted_set_is_at_even_distances(tm
         assert split.rows.tolist() == list(range(0, NUM, NUM // limit))  # type: ignore[attr-defined]
 
 
+@pytest.mark.thorough
 def test_images_that_cost_many_times_their_bytes_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

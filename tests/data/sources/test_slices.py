@@ -314,6 +314,7 @@ def test_members_of_a_tar_may_be_slices_and_no_volumes(tmp_path: Path) -> None:
         decode(several, bands=split.bands)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_a_run_goes_on_at_any_step_with_any_number_of_ranks(is_compressed: bool, tmp_path: Path) -> None:
     volumes = RANDOM.integers(0, 1000, (6, 20, 24, 8)).astype(np.int16)

@@ -45,6 +45,7 @@ def content(split: Split) -> tuple[list[Any], list[Any]]:
 # the grammar of a table
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "message"),
     [

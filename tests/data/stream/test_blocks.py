@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,6 +57,7 @@ def orders(draw: st.DrawFn) -> Order:
     )
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(orders(), st.integers(1, 4), st.integers(0, 9), st.integers(1, 12), st.integers(1, 50))
 def test_every_rank_gets_its_rows_of_every_step_in_order(
@@ -77,6 +79,7 @@ def test_every_rank_gets_its_rows_of_every_step_in_order(
         assert sum(len(loaded.corrupt) for loaded in batches) >= len(blocks)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(orders(), st.integers(1, 4))
 def test_windows_are_read_once_in_an_epoch_and_are_the_same_for_any_number_of_ranks(order: Order, world: int) -> None:
@@ -92,6 +95,7 @@ def test_windows_are_read_once_in_an_epoch_and_are_the_same_for_any_number_of_ra
         assert sum(once.values()) == sum(len(order.windows(0, lane)) - 1 for lane in range(order.lanes))
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(orders(), st.integers(0, 9))
 def test_a_resume_decodes_no_row_of_the_steps_before(order: Order, first: int) -> None:

@@ -72,6 +72,7 @@ def loader_of(split: Split, recipe: ViewRecipe, batch_size: int = 4) -> Loader:
     )
 
 
+@pytest.mark.thorough
 def test_large_files_are_decoded_smaller_where_all_views_are_smaller_still(
     files: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_paired_sources_have_views_of_their_own(files: list[bytes]) -> None:
         assert batch.views["global"].std() > 0.1
 
 
+@pytest.mark.thorough
 def test_extras_are_the_same_wherever_views_are_augmented(files: list[bytes]) -> None:
     for recipe, name in (
         (rotnet(32), "global.rotation"),
@@ -167,6 +169,7 @@ def test_views_that_processes_share_are_neither_copied_nor_written_to(files: lis
     batch.label.zero_()
 
 
+@pytest.mark.thorough
 def test_row_bytes_are_those_of_what_travels(files: list[bytes]) -> None:
     for recipe in (rotnet(32), jigsaw(100, 63, 16), ibot(32, 16, 3)):
         for in_task in (True, False):
@@ -175,6 +178,7 @@ def test_row_bytes_are_those_of_what_travels(files: list[bytes]) -> None:
             assert sum(view[0].numel() for view in loaded.views.values()) == loader.row_bytes
 
 
+@pytest.mark.thorough
 def test_a_thread_that_makes_batches_ahead_changes_no_bit(files: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     loader = replace(loader_of(Photographs(files), rotnet(32)), augment_in_task=False)
     alone = list(islice(LocalBatches(loader).from_step(0), 3))
@@ -186,6 +190,7 @@ def test_a_thread_that_makes_batches_ahead_changes_no_bit(files: list[bytes], mo
             assert torch.equal(one.extras["global.rotation"], other.extras["global.rotation"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_ahead", [False, True])
 def test_broken_files_are_told_of_once(
     is_ahead: bool, caplog: pytest.LogCaptureFixture, files: list[bytes], monkeypatch: pytest.MonkeyPatch
@@ -203,6 +208,7 @@ def boxed(num: int, side: int = 40) -> ViewRecipe:
     return ViewRecipe({"global": (View(RandomResizedCrop(size=side), (HorizontalFlip(p=0.5),)),) * num}).with_boxes()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("side", "scale"), [(40, 8), (200, 4), (400, 2)])
 def test_boxes_are_exact_where_files_are_decoded_at_a_reduced_scale(side: int, scale: int) -> None:
     """On a JPEG file that shows its own coordinates, with sides that no scale divides."""

@@ -88,6 +88,7 @@ def test_an_error_comes_in_the_place_of_its_item() -> None:
     assert source.closed.is_set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", [lambda items: items.close(), lambda items: None], ids=["closed", "forgotten"])
 def test_a_consumer_that_stops_early_ends_the_thread_and_closes_the_source(end: Callable[[Source], None]) -> None:
     source = Numbers()
@@ -102,6 +103,7 @@ def test_a_consumer_that_stops_early_ends_the_thread_and_closes_the_source(end: 
     assert len(source.made) <= 4
 
 
+@pytest.mark.thorough
 def test_a_consumer_that_fails_ends_the_thread() -> None:
     source = Numbers()
 

@@ -34,6 +34,7 @@ def cells(text: str) -> list[list[str]]:
     ]
 
 
+@pytest.mark.thorough
 def test_sections_come_in_the_order_of_interest(searched: str) -> None:
     assert Outline(searched).headings == [
         "Results",
@@ -47,12 +48,14 @@ def test_sections_come_in_the_order_of_interest(searched: str) -> None:
     assert "Lineage" in Outline(page(population())).headings
 
 
+@pytest.mark.thorough
 def test_the_contents_lead_to_every_section(searched: str) -> None:
     links = re.findall(r'<a href="#([\w-]+)">(.*?)</a></li>', searched)
     assert [title for _, title in links] == Outline(searched).headings
     assert all(searched.count(f'<section id="{name}"') == 1 for name, _ in links)
 
 
+@pytest.mark.thorough
 def test_nothing_is_loaded_from_elsewhere_and_only_the_page_s_own_script_runs(searched: str) -> None:
     outline = Outline(searched)
     sources = [value for name, value in outline.attributes if name in ("src", "srcset", "data", "xlink:href")]
@@ -78,6 +81,7 @@ def test_rows_stand_in_the_page_itself_the_best_first() -> None:
     assert "1 of 2" in broken
 
 
+@pytest.mark.thorough
 def test_the_head_counts_the_trials_and_tells_the_time_and_the_command() -> None:
     text = Outline(page(asha(12, state="running"))).text
     for words in ("12 trials", "8 stopped", "1 running", "1 failed", "search random", "scheduler asha"):
@@ -142,6 +146,7 @@ def test_ids_are_unique_and_colours_have_a_light_and_a_dark_value(searched: str)
         assert len(re.findall(rf"[ {{]{name}:", searched)) == 2, name
 
 
+@pytest.mark.thorough
 def test_a_thousand_runs_make_a_page_of_few_megabytes() -> None:
     line = [(step / 10, 1 / (1 + step)) for step in range(1000)]
     runs = [
@@ -215,6 +220,7 @@ def made(num: int, noise: bool = False) -> Leaderboard:
     return board(runs)
 
 
+@pytest.mark.thorough
 def test_the_setting_that_decides_has_the_importance() -> None:
     rows = made(40).choices
     found = importance(rows, axes(rows), "knn_k20_top1")
@@ -228,6 +234,7 @@ def test_the_setting_that_decides_has_the_importance() -> None:
     assert importance(rows, axes(rows), "knn_k20_top1") == found, "the same each time"
 
 
+@pytest.mark.thorough
 def test_importance_is_not_told_of_few_rows_nor_of_what_the_settings_do_not_decide() -> None:
     rows = made(9).choices
     assert importance(rows, axes(rows), "knn_k20_top1") is None

@@ -5,6 +5,7 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from raysl.leaderboard.board_files import write
@@ -33,6 +34,7 @@ def opened(source: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2])))
 
 
+@pytest.mark.thorough
 def test_the_first_queries_of_a_run_s_page_are_taken_small() -> None:
     whole = page(example(neighbours=many()))
     source = neighbours_of(whole)
@@ -44,6 +46,7 @@ def test_the_first_queries_of_a_run_s_page_are_taken_small() -> None:
     assert len(source) < 130_000, "of noise"
 
 
+@pytest.mark.thorough
 def test_a_page_without_neighbours_or_cut_off_has_none() -> None:
     assert neighbours_of(page(example(neighbours=None))) == ""
     assert neighbours_of("") == ""
@@ -51,6 +54,7 @@ def test_a_page_without_neighbours_or_cut_off_has_none() -> None:
     assert neighbours_of(broken) == ""
 
 
+@pytest.mark.thorough
 def test_the_page_shows_the_neighbours_of_the_best_that_have_a_page(tmp_path: Path) -> None:
     runs = [entry(index, 90.0 - index, path=str(tmp_path / f"trial_{index:08x}")) for index in range(4)]
     for run in runs[1:]:

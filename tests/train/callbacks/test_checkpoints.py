@@ -46,6 +46,7 @@ def best(folder: Path) -> str | None:
     return Kept.read(run).best_in(run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "values", "step"),
     [
@@ -60,21 +61,25 @@ def test_the_best_checkpoint_is_never_deleted(mode: str, values: dict[int, float
     assert content["best"][0] == [checkpoint_name(step), values[step]]
 
 
+@pytest.mark.thorough
 def test_without_a_finite_number_there_is_no_best(tmp_path: Path) -> None:
     assert saved_by(tmp_path, {2: NAN, 5: math.inf}, keeper(metric="score")) == [8]
     assert best(tmp_path) is None
 
 
+@pytest.mark.thorough
 def test_an_old_number_is_not_that_of_a_later_checkpoint(tmp_path: Path) -> None:
     assert saved_by(tmp_path, {2: 0.5}, keeper(metric="score")) == [2, 8]
 
 
+@pytest.mark.thorough
 def test_one_each_so_often_stays_too(tmp_path: Path) -> None:
     every = Duration.parse("3st")
     assert saved_by(tmp_path, {4: 1.0}, keeper(metric="score", every=every)) == [3, 4, 6, 8]
     assert saved_by(tmp_path / "more", {}, keeper(every=every)) == [3, 6, 8]
 
 
+@pytest.mark.thorough
 def test_a_restart_remembers_the_best_and_forgets_what_was_lost(tmp_path: Path) -> None:
     assert saved_by(tmp_path, {2: 0.5, 4: 0.7}, keeper(metric="score"), StopAt(5)) == [4, 5]
     state, _ = problem()
@@ -88,6 +93,7 @@ def test_a_restart_remembers_the_best_and_forgets_what_was_lost(tmp_path: Path) 
     assert [name for name, _ in Kept.read(Folder(str(tmp_path))).best] == [checkpoint_name(6)], "by another rule"
 
 
+@pytest.mark.thorough
 def test_a_best_checkpoint_that_could_not_be_stored_does_not_cost_the_one_before(tmp_path: Path) -> None:
     class Fails(LocalReporter):
         def report(self, metrics: dict[str, float], save: Any) -> None:
@@ -102,6 +108,7 @@ def test_a_best_checkpoint_that_could_not_be_stored_does_not_cost_the_one_before
     assert best(tmp_path) == checkpoint_name(2)
 
 
+@pytest.mark.thorough
 def test_a_best_checkpoint_that_is_written_at_the_second_try_is_the_best(tmp_path: Path) -> None:
     class Twice(LocalReporter):
         def report(self, metrics: dict[str, float], save: Any) -> None:
@@ -114,6 +121,7 @@ def test_a_best_checkpoint_that_is_written_at_the_second_try_is_the_best(tmp_pat
     assert best(tmp_path) == checkpoint_name(4)
 
 
+@pytest.mark.thorough
 def test_a_remote_storage_keeps_the_best_too(tmp_path: Path) -> None:
     logs, run = tmp_path / "logs", Folder(str(tmp_path / "run"))
     logs.mkdir()
@@ -171,6 +179,7 @@ def test_a_run_ends_when_it_has_not_become_better_for_so_long(
         assert "ended" not in meta
 
 
+@pytest.mark.thorough
 def test_it_waits_for_the_next_line_that_has_the_number() -> None:
     state, _, _ = train(None, Logs("score", {1: 1.0, 7: 1.0}), early_stop())
     assert state.step == 7
@@ -181,6 +190,7 @@ def test_a_number_that_nothing_logs_ends_the_run_with_those_that_there_are(tmp_p
         train(tmp_path, early_stop())
 
 
+@pytest.mark.thorough
 def test_patience_survives_a_restart_and_begins_anew_when_an_ended_run_goes_on(tmp_path: Path) -> None:
     values = {1: 5.0} | dict.fromkeys(range(2, 9), 4.0)
     stop = early_stop("4st")

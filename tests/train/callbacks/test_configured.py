@@ -128,6 +128,7 @@ def test_other_callbacks_make_no_other_run_and_a_checkpoint_loads_without_their_
     assert load_dumped(dump(config)).callbacks == {}
 
 
+@pytest.mark.thorough
 def test_every_named_callback_lets_a_run_end_in_the_same_bits(tmp_path: Path) -> None:
     plain, _, lines = train(tmp_path / "plain")
     named = [name for name in ALIASES["callback"] if name not in (*NEEDS_SETTINGS, *TRACKERS)]
@@ -150,6 +151,7 @@ NEEDS_SETTINGS: dict[str, tuple[str, ...]] = {
 """What the callbacks that have a setting without a default are given, by name."""
 
 
+@pytest.mark.thorough
 def test_states_of_two_of_a_kind_do_not_mix(tmp_path: Path) -> None:
     words = ["callbacks.a={name: windows, names: [loss]}", "callbacks.b={name: windows, names: [lr], size: 2}"]
     state, _, _ = train(tmp_path, *configured(load_config("quickstart", words)), Lines())

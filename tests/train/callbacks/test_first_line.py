@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from raysl.checkpoint.checkpoint_folder import checkpoint_name
 from raysl.runs.folder import RunFolder
 from raysl.train import Callback, Run
@@ -25,6 +27,7 @@ def _lines(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.thorough
 def test_a_run_begins_with_a_line_of_step_0_and_has_one_after_a_resume_too(tmp_path: Path) -> None:
     train(tmp_path, _Untrained(), MetricsLog(tmp_path), StopAt(3))
     assert _lines(tmp_path)[0] == {"step": 0, "epoch": 0.0, "knn_k20_top1": 90.0}
@@ -36,6 +39,7 @@ def test_a_run_begins_with_a_line_of_step_0_and_has_one_after_a_resume_too(tmp_p
     assert [line["step"] for line in _lines(tmp_path)] == [0, 1], "a start from the beginning logs it again"
 
 
+@pytest.mark.thorough
 def test_the_network_before_training_is_neither_the_best_checkpoint_nor_an_improvement(tmp_path: Path) -> None:
     keeper = CheckpointKeeper(CheckpointKeeper.Config(metric="knn_k20_top1", mode="max"))
     stop = EarlyStop(EarlyStop.Config(metric="knn_k20_top1", mode="max"))

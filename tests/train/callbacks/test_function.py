@@ -45,6 +45,7 @@ def function(name: str, **settings: Any) -> Function:
     return Function(Function.Config(function=f"{HERE}:{name}", **settings))
 
 
+@pytest.mark.thorough
 def test_its_numbers_are_logged_by_flattened_names_and_training_is_as_without_it() -> None:
     state, _, lines = train(None, function("measured", prefix="my_"))
     plain, _, _ = train(None)
@@ -84,6 +85,7 @@ def test_workers_log_the_mean_and_fail_together(run_ranks: RunRanks) -> None:
         assert "returns other names on other workers" in other
 
 
+@pytest.mark.thorough
 def test_a_function_of_a_file_is_found_on_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "probe.py").write_text("def score(run, backbone):\n    return {'one': 1}\nlimit = 3\n")
     monkeypatch.chdir(tmp_path)

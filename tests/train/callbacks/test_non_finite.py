@@ -56,6 +56,7 @@ def a_layer() -> tuple[str, str]:
     return found[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_first_bad_layer_is_named_with_its_weights_and_the_images(
     is_late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,6 +98,7 @@ def test_images_that_are_not_finite_are_named(tmp_path: Path) -> None:
     assert "1 images of the batch were not finite;" in event
 
 
+@pytest.mark.thorough
 def test_the_layers_are_left_as_they_were(tmp_path: Path) -> None:
     state, plan = problem()
     fit(state, state.method, plan, batches(plan), callbacks=[NonFiniteFinder()], reporter=LocalReporter(tmp_path))
@@ -104,6 +106,7 @@ def test_the_layers_are_left_as_they_were(tmp_path: Path) -> None:
     assert not (tmp_path / "non_finite.json").exists()
 
 
+@pytest.mark.thorough
 def test_compiled_blocks_are_compiled_once_and_what_is_around_them_is_named(tmp_path: Path) -> None:
     from torch._dynamo.testing import CompileCounter
 

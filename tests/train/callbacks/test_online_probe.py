@@ -64,6 +64,7 @@ def fresh(run: Prepared) -> TrainState:
     return TrainState.create(run.setup, classes=run.classes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["byol", "dino", "mae"])
 def test_the_network_has_the_bits_of_a_run_without_it(name: str) -> None:
     run = small(name)
@@ -130,6 +131,7 @@ def test_ranks_with_uneven_rows_learn_as_one(run_ranks: RunRanks, shares: list[i
     torch.testing.assert_close(first, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_what_is_measured_is_the_accuracy_on_all_held_out_images() -> None:
     run = small("simclr")
     state, probe = fresh(run), probe_of(run)
@@ -146,6 +148,7 @@ def test_what_is_measured_is_the_accuracy_on_all_held_out_images() -> None:
     assert lines[8]["probe_top1"] == pytest.approx(100 * right / total)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [3, 4])
 def test_a_run_that_goes_on_has_the_same_classifier(stop: int, tmp_path: Path) -> None:
     run = small("byol")

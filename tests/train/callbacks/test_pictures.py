@@ -56,6 +56,7 @@ class _Gradients(Callback):
             self.found[step.index, f"parameters/{name}"] = weight.detach().clone()
 
 
+@pytest.mark.thorough
 def test_histograms_are_those_of_every_weight_and_its_gradient_before_it_is_clipped(tmp_path: Path) -> None:
     seen = _Gradients()
     callback = Histograms(Histograms.Config(bins=16))
@@ -87,6 +88,7 @@ def test_what_is_not_asked_for_or_not_finite_is_left_out(tmp_path: Path) -> None
     assert found[1, f"parameters/{name}"].histo.num == weight.numel() - 3
 
 
+@pytest.mark.thorough
 def test_views_are_shown_as_they_were_before_the_normalisation(tmp_path: Path) -> None:
     train(tmp_path, ViewImages(ViewImages.Config(images=3)))
     found = summaries(tmp_path / "view_images")
@@ -114,6 +116,7 @@ def test_views_of_other_channels_are_grey_columns() -> None:
     assert shown[0].tolist() == [[0, 128] * 4, [255, 255] * 4]
 
 
+@pytest.mark.thorough
 def test_the_projector_finds_features_labels_and_thumbnails(tmp_path: Path) -> None:
     config = raysl.load_config("quickstart", [*SMALL, "train.epochs=1", "train.batch_size=12"])
     images = [torch.full((3, 16, 16), number, dtype=torch.uint8) for number in range(24)]
@@ -143,6 +146,7 @@ def test_the_projector_finds_features_labels_and_thumbnails(tmp_path: Path) -> N
     assert listed.count("single_image_dim: 4") == 2
 
 
+@pytest.mark.thorough
 def test_the_projector_keeps_the_steps_before_each_once(tmp_path: Path) -> None:
     for overrides in ((), ("train.epochs=3",), ()):
         every = Embedding.Config(images=4, every=Duration.parse("4st"))
@@ -163,6 +167,7 @@ def test_workers_share_the_images_of_an_embedding(tmp_path: Path, run_ranks: Run
     assert len((tmp_path / "embedding" / "000000008" / "metadata.tsv").read_text().splitlines()) == 10
 
 
+@pytest.mark.thorough
 def test_a_start_hides_the_events_behind_the_restored_step(tmp_path: Path) -> None:
     state, _, _ = train(tmp_path, Histograms())
     state.step = 4

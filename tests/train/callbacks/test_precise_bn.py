@@ -22,6 +22,7 @@ def exported(folder: Path, step: int = 8) -> dict[str, torch.Tensor]:
     return load_file(folder / checkpoint_name(step) / "backbone.safetensors")
 
 
+@pytest.mark.thorough
 def test_one_batch_gives_the_statistics_of_torch_with_momentum_one(tmp_path: Path) -> None:
     config = raysl.load_config("quickstart", [*SMALL, "train.epochs=1"])
     generator = torch.Generator().manual_seed(0)
@@ -46,6 +47,7 @@ def test_one_batch_gives_the_statistics_of_torch_with_momentum_one(tmp_path: Pat
             assert torch.allclose(value, expected[name], rtol=1e-4, atol=1e-5), name
 
 
+@pytest.mark.thorough
 def test_the_first_layer_has_the_moments_of_all_images(tmp_path: Path) -> None:
     state, plan, _ = train(tmp_path, PreciseBN(PreciseBN.Config(images=30)))
     backbone = state.method.export()
@@ -60,6 +62,7 @@ def test_the_first_layer_has_the_moments_of_all_images(tmp_path: Path) -> None:
     assert torch.allclose(found[f"{name}.running_var"].double(), values.var(dim=1), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_training_state_and_a_resume_are_those_of_a_run_without_it(tmp_path: Path) -> None:
     plain, _, _ = train(tmp_path / "plain")
     watched, _, _ = train(tmp_path / "watched", PreciseBN())
@@ -76,6 +79,7 @@ def test_the_training_state_and_a_resume_are_those_of_a_run_without_it(tmp_path:
     assert all(precise[name].equal(again[name]) for name in precise)
 
 
+@pytest.mark.thorough
 def test_a_backbone_without_such_layers_is_told_of(tmp_path: Path) -> None:
     train(tmp_path, PreciseBN(), overrides=("backbone.norm=layer",))
     assert "precise_bn does nothing: resnet has no batch normalisation" in (tmp_path / "events.jsonl").read_text()

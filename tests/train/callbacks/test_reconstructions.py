@@ -60,6 +60,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "reconstructions").iterdir())
 
 
+@pytest.mark.thorough
 def test_each_fifth_of_the_run_leaves_a_picture_and_a_resume_ends_in_the_same_bits(tmp_path: Path) -> None:
     run = prepared()
     whole = train(run, tmp_path / "whole")
@@ -80,6 +81,7 @@ def test_each_fifth_of_the_run_leaves_a_picture_and_a_resume_ends_in_the_same_bi
         assert parts == once, name
 
 
+@pytest.mark.thorough
 def test_pictures_are_whole_images_their_visible_patches_and_the_predictions(tmp_path: Path) -> None:
     run = prepared()
     state = train(run, tmp_path)
@@ -158,6 +160,7 @@ def test_a_worker_shows_training_images_where_none_are_held_out() -> None:
     assert (callback.split, callback.is_held_out, str(callback.every)) == (run.loader.split, False, "3st")
 
 
+@pytest.mark.thorough
 def test_images_that_cannot_be_read_cost_the_pictures_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

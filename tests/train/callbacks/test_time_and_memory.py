@@ -63,6 +63,7 @@ class _Slow(Callback):
             pass
 
 
+@pytest.mark.thorough
 def test_the_loop_tells_the_timer_what_callbacks_cost() -> None:
     _, _, lines = train(None, _Slow(), IterationTimer())
     assert lines.keys() == set(range(1, 9))
@@ -72,6 +73,7 @@ def test_the_loop_tells_the_timer_what_callbacks_cost() -> None:
     assert 0.02 / last["timer/mean_s"] * 0.7 < last["timer/callbacks"] < 1
 
 
+@pytest.mark.thorough
 def test_every_group_has_its_learning_rate_and_weight_decay_logged() -> None:
     settings = ("optim.warmup=2st", "optim.weight_decay=0.1", "optim.weight_decay_end=0.4")
     state, plan, lines = train(None, LearningRates(), overrides=settings)
@@ -85,6 +87,7 @@ def test_every_group_has_its_learning_rate_and_weight_decay_logged() -> None:
     assert len({line["lr/0"] for line in lines.values()}) > 4
 
 
+@pytest.mark.thorough
 def test_windows_are_medians_and_means_of_the_newest_lines_and_survive_a_restart() -> None:
     values = {1: 5.0, 2: 1.0, 3: 9.0, 4: 2.0, 6: 100.0, 7: 3.0, 8: 4.0}
     windows = Windows(Windows.Config(names=("mine", "loss"), size=3))
@@ -106,6 +109,7 @@ def test_windows_are_medians_and_means_of_the_newest_lines_and_survive_a_restart
     assert again.state_dict() == {"values": {"mine": [3.0, 4.0, 50.0]}}, "loss is not named any more"
 
 
+@pytest.mark.thorough
 def test_memory_in_use_is_logged() -> None:
     before = resident()
     with mmap.mmap(-1, 40_000_000) as kept:  # new pages, which an allocator's own are not
@@ -135,6 +139,7 @@ def test_of_several_workers_the_most_memory_and_wait_and_the_mean_time_are_told(
     assert read["data_wait"] == pytest.approx(1.1 / 20, rel=0.01)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("start", "warm_up"), [(0, 1), (3, 1), (2, 2)])
 def test_the_profiler_records_its_window_alone(start: int, warm_up: int, tmp_path: Path) -> None:
     train(tmp_path, Profiler(Profiler.Config(start=start, warm_up=warm_up, steps=2)))
@@ -145,6 +150,7 @@ def test_the_profiler_records_its_window_alone(start: int, warm_up: int, tmp_pat
     assert "aten::" in (tmp_path / f"profile_step{start}.txt").read_text()
 
 
+@pytest.mark.thorough
 def test_a_start_behind_the_window_records_nothing_and_one_that_ends_inside_keeps_what_it_has(tmp_path: Path) -> None:
     train(tmp_path / "a", Profiler(Profiler.Config(start=7, warm_up=1)))
     assert list((tmp_path / "a").glob("trace*")) == []

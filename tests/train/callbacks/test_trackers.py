@@ -82,6 +82,7 @@ def _twice(folder: Path, make: Any, *overrides: str) -> list[Any]:
     return [first, second]
 
 
+@pytest.mark.thorough
 def test_a_tracker_gets_the_numbers_of_tensorboard_with_their_names_and_steps(tmp_path: Path) -> None:
     tracker = _Kept()
     train(tmp_path, Logs("knn_k20_top1", {4: 50.0}), tracker, TensorBoard(tmp_path))
@@ -93,6 +94,7 @@ def test_a_tracker_gets_the_numbers_of_tensorboard_with_their_names_and_steps(tm
     assert tracker.closed == ["finished"]
 
 
+@pytest.mark.thorough
 def test_a_resume_goes_on_with_the_same_run_and_another_folder_has_another(tmp_path: Path) -> None:
     first, second = _twice(tmp_path / "a", _Kept)
     assert first.ids == second.ids
@@ -110,6 +112,7 @@ def test_a_damaged_file_of_ids_gives_a_new_run(tmp_path: Path, caplog: pytest.Lo
     assert "is damaged" in caplog.text
 
 
+@pytest.mark.thorough
 def test_only_the_main_rank_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = _Kept()
     monkeypatch.setattr(tracking.dist, "is_main", lambda: False)
@@ -118,6 +121,7 @@ def test_only_the_main_rank_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not tracker.lines
 
 
+@pytest.mark.thorough
 def test_a_tracker_that_fails_is_told_once_without_its_password_and_ends_nothing(tmp_path: Path) -> None:
     tracker = _Failing()
     state, _, _ = train(tmp_path, tracker)
@@ -141,6 +145,7 @@ def test_of_problems_at_the_same_time_one_is_told_once() -> None:
     assert sender.take_problem() is None
 
 
+@pytest.mark.thorough
 def test_a_tracker_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "END_WAIT_S", 0.1)
     tracker = _Hanging()
@@ -152,6 +157,7 @@ def test_a_tracker_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest
     tracker.release.set()
 
 
+@pytest.mark.thorough
 def test_secrets_of_uris_do_not_reach_the_tracker(tmp_path: Path) -> None:
     tracker = _Kept()
     train(tmp_path, tracker, overrides=("data.path=s3://KEY:hunter22@bucket/x?region=eu", "data=image_folder"))
