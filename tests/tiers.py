@@ -1,9 +1,9 @@
 """The tiers of the suite. Tests of the default tier start no process, no server and no Ray; one that does fails.
 
-`thorough` marks the tests that start none either and take half a second or more: a check of a second network, of all
-methods where the default tier has a few (`each`), of a whole training. `cluster` marks the tests that start something:
-those that use a fixture of `STARTERS`, and those with `@pytest.mark.cluster`. `slow` and `gpu` tests may start what
-they like. A test is in one tier.
+`thorough` marks the tests that start none either and take longer than some tenths of a second: a check of all methods
+where the default tier has a few (`each`), of a further network, of a whole training. `cluster` marks the tests that
+start something: those that use a fixture of `STARTERS`, and those with `@pytest.mark.cluster`. `slow` and `gpu` tests
+may start what they like. A test is in one tier.
 """
 
 import socket

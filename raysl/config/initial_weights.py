@@ -13,6 +13,7 @@ from raysl.errors import ConfigError, log
 from raysl.redact import redact_tree, redact_uri
 from raysl.trained import FOLDER, is_trained
 
+WEIGHTS = ("method", "weights")
 _FILE = "run.yaml"
 _LEFT = {
     *("name", "in_channels", "image_size", "freeze", "adapters", "pretrained", "revision", "init"),
@@ -25,7 +26,7 @@ _OF_RECIPE = {"patch_size", "num_registers", "mask_token", "output"}
 
 def with_run_of_weights(tree: dict[str, Any], storage: str, convert: Callable[[str, str], str]) -> dict[str, Any]:
     """Return a run's plain settings, whose `method.weights` is what `convert` makes of it and of the storage."""
-    weights = find(tree, ("method", "weights"))
+    weights = find(tree, WEIGHTS)
     if not isinstance(weights, str) or "${" in weights:
         return tree
     try:
@@ -33,7 +34,7 @@ def with_run_of_weights(tree: dict[str, Any], storage: str, convert: Callable[[s
     except ConfigError:  # the check of all paths says so, with the key
         return tree
     converted = convert(weights, storage)
-    return tree if converted == weights else put(tree, ("method", "weights"), converted)
+    return tree if converted == weights else put(tree, WEIGHTS, converted)
 
 
 def refuse_published(weights: str | None) -> None:
@@ -55,7 +56,7 @@ def with_their_backbone(tree: dict[str, Any], typed: Mapping[str, Any]) -> dict[
     A run that goes on after its weights were deleted reads its own settings instead. Code outside raysl that a
     checkpoint names as its backbone is not taken.
     """
-    weights = find(tree, ("method", "weights"))
+    weights = find(tree, WEIGHTS)
     if not isinstance(weights, str) or "${" in weights:
         return tree
     own_run = f"{tree.get('storage', './runs')}/{tree.get('name')}"

@@ -18,7 +18,7 @@ from raysl.config.component import map_locations
 from raysl.config.config_files import NoSuchConfig, base_names, expand, load_files, packaged_folder, read, run_name
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
-from raysl.config.initial_weights import refuse_published, with_run_of_weights, with_their_backbone
+from raysl.config.initial_weights import WEIGHTS, refuse_published, with_run_of_weights, with_their_backbone
 from raysl.config.layers import COMPONENTS, Layers, keep_texts, merge, parse_overrides, to_node
 from raysl.config.linked import ADAPT, adaptable_keys, follow_channels, follow_sizes, link_channels, link_sizes
 from raysl.config.ranges import is_location
@@ -158,6 +158,8 @@ def _load(name_or_path: str, overrides: Sequence[str], convert: Callable[[str, s
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """Change settings by `key=value`, as on the command line, except that `method.weights` takes runs of raysl alone.
 
+    Another `method.weights` brings the backbone of that run, as when a configuration is loaded.
+
     Raises:
         ConfigError: a line for each error, with the key, the value, the rule and the next step.
     """
@@ -165,6 +167,8 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     layers.lay(remove_preset(tree) if "views" in changes else tree, Path.cwd())
     layers.lay(follow_channels(tree, follow_sizes(tree, changes)), Path.cwd())
     changed = keep_texts(layers.values, overrides)
+    if find(changed, WEIGHTS) != find(tree, WEIGHTS):
+        changed = with_their_backbone(changed, to_node(changes.get("backbone")) or {})
     changed[ADAPT] = adaptable_keys(changed, [(tree, False), (changes, False)])
     result = from_dict(_interpolate(link_channels(apply_preset(link_sizes(changed)))))
     if result.method.weights != config.method.weights:

@@ -39,7 +39,7 @@ from raysl.sweeps.progress import Progress, outdated
 from raysl.sweeps.ray_tune import Choices
 from raysl.sweeps.record import Record
 from raysl.sweeps.schema import SweepConfig, is_population
-from raysl.sweeps.space import Space
+from raysl.sweeps.space import Space, with_runs_of_weights
 from raysl.sweeps.start import SweepStart
 from raysl.tune.trial import ALONE, Trial, measures_of
 from raysl.weights.initial import load_config
@@ -160,6 +160,7 @@ class SweepRun:
         if settings:
             sweep = from_tree({**vars(sweep), **settings}, "")
         base = replace(base, name=sweep.name or base.name, storage=sweep.storage or base.storage)
+        sweep = replace(sweep, space=with_runs_of_weights(sweep.space, base.storage))
         if starts is None:
             starts = measured_starts(sweep) if sweep.checkpoints else load_starts(sweep)
             if sweep.settings and not starts:

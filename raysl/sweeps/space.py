@@ -7,13 +7,15 @@ from typing import Any
 
 from raysl.config.dump import show
 from raysl.errors import ConfigError
-from raysl.sweeps.distributions import LISTS, Distribution, parse
+from raysl.sweeps.distributions import LISTS, Distribution, of_tune, parse
+from raysl.weights.initial import run_of_weights
 
 Draw = dict[str, Any]
 """Values by dotted setting."""
 Present = Callable[[str], Any]
 """The value of a setting in the configuration of a draw, or `ABSENT`."""
 ABSENT = object()
+WEIGHTS = "method.weights"
 NOT_VARIED = ("name", "storage")
 """Settings that the sweep sets for each run."""
 COMPONENTS = ("method", "backbone", "data", "optim")
@@ -65,6 +67,28 @@ class Space:
         for values in itertools.product(*lists.values()):
             chosen = dict(zip(lists, values, strict=True))
             yield self.settle(lambda key, values, chosen=chosen: chosen.get(key, values.examples()[0]), present)  # type: ignore[misc]
+
+
+def with_runs_of_weights(tree: Mapping[str, Any], storage: str) -> dict[str, Any]:
+    """Return a space, in which weights of others that `method.weights` may have are runs of raysl in `storage`.
+
+    Raises:
+        ConfigError: if weights cannot be converted.
+    """
+
+    def run_of(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [run_of(item) for item in value]
+        return run_of_weights(value, storage) if isinstance(value, str) else value
+
+    space = {key: of_tune(node) for key, node in tree.items()}
+    for key, node in space.items():
+        if isinstance(node, Mapping):
+            found = {name: run_of(value) if key == WEIGHTS and name in LISTS else value for name, value in node.items()}
+            if isinstance(when := found.get("when"), Mapping) and WEIGHTS in when:
+                found["when"] = {**when, WEIGHTS: run_of(when[WEIGHTS])}
+            space[key] = found
+    return space
 
 
 def is_component(key: str) -> bool:

@@ -1,6 +1,7 @@
 """What Ray Tune is told of a space, and the trials that come of its choices."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from raysl.config.load import load_config
 from raysl.sweeps.distributions import parse
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.ray_tune import POINT, Choices, domain, encode, points, searcher_of
+from raysl.sweeps.run import SweepRun
 from raysl.sweeps.space import Space
 from raysl.tune.trial import ALONE, Trial
+from tests.weights.networks import saved, small_resnet
 
 BASE = load_config("quickstart", ["seed=3"])
 
@@ -93,3 +96,19 @@ def test_trials_may_be_given_one_by_one() -> None:
 @pytest.mark.parametrize("value", [0.1, 3, True, None, "moco"])
 def test_plain_values_stay_as_they_are(value: Any) -> None:
     assert encode(value) is value
+
+
+def test_weights_of_others_that_vary_are_converted_once_and_bring_their_backbone(tmp_path: Path) -> None:
+    file = saved(small_resnet().state_dict(), tmp_path / "theirs.pth")
+    base = load_config("quickstart", [f"storage={tmp_path}/runs"])
+    space = {
+        "method.weights": {"grid": [None, file]},
+        "train.warm_heads": {"choice": ["1ep"], "when": {"method.weights": file}},
+    }
+    run = SweepRun.of(base, space, settings={"trials": 1})
+    alone, theirs = (trial.run_of(run.bases, run.folder.uri) for trial in run.planned.values())
+    assert (alone.method.weights, alone.backbone, alone.train.warm_heads) == (None, base.backbone, None)
+    (converted,) = (tmp_path / "runs").iterdir()
+    assert theirs.method.weights == str(converted)
+    assert (theirs.backbone.width, theirs.backbone.num_stages) == (8, 4)
+    assert str(theirs.train.warm_heads) == "1ep"
