@@ -134,7 +134,7 @@ def test_an_exception_of_own_code_ends_the_run_at_the_first_try_and_the_mended_f
 BROKEN_READ = "        images, labels = arrays(self.file)\n        return Rows("
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_an_exception_of_an_own_source_in_a_data_task_is_told_at_the_first_try(tmp_path: Path) -> None:
     write_pages(["write-a-source"], tmp_path)
     file = tmp_path / "arrays.py"

@@ -67,6 +67,7 @@ def test_one_after_another_and_side_by_side_machines_are_as_precise(own_ray: Non
     assert len(contenders["raysl"]()) == 2 * 11
 
 
+@pytest.mark.slow
 def test_extraction_is_told_in_images_a_second_beside_the_forward_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ray: None
 ) -> None:
@@ -79,6 +80,7 @@ def test_extraction_is_told_in_images_a_second_beside_the_forward_pass(
     assert features == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_a_driver_tells_the_most_that_it_had(own_ray: None) -> None:
     numbers = driver_memory(300, 8)
     assert numbers["most_mb"] >= numbers["before_mb"] > 0

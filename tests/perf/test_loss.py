@@ -91,7 +91,7 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
     assert numbers["seconds"]["raysl"] > 0
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_memory_counts_what_a_case_holds_at_once() -> None:
     numbers = measure(["sinkhorn"], repeats=1, sizes=replace(TINY, rows=4096, prototypes=3000))
     matrix = 4096 * 3000 * 4 / 2**20

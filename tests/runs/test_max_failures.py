@@ -9,6 +9,8 @@ import pytest
 
 from tests.runs.runs import finish, kill_worker, logged_step, start, wait_for_step
 
+pytestmark = pytest.mark.slow
+
 
 def newest(run: Path) -> int:
     """The step of the newest checkpoint; 0 without one."""
@@ -32,7 +34,6 @@ def kill_controller(process: subprocess.Popen[str]) -> None:
     controllers[0].kill()
 
 
-@pytest.mark.slow
 def test_kills_with_saved_steps_between_them_do_not_count(tmp_path: Path) -> None:
     run = tmp_path / "hit"
     process = start(tmp_path, "hit", "train.max_failures=1", "train.epochs=40")
@@ -43,7 +44,6 @@ def test_kills_with_saved_steps_between_them_do_not_count(tmp_path: Path) -> Non
     assert logged_step(run) == 320
 
 
-@pytest.mark.cluster
 def test_a_lost_controller_is_replaced_and_counts_as_a_failure(tmp_path: Path) -> None:
     run = tmp_path / "hit"
     process = start(tmp_path, "hit", "train.max_failures=1", "train.epochs=40")
