@@ -84,10 +84,10 @@ def with_runs_of_weights(tree: Mapping[str, Any], storage: str) -> dict[str, Any
     space = {key: of_tune(node) for key, node in tree.items()}
     for key, node in space.items():
         if isinstance(node, Mapping):
-            found = {name: run_of(value) if key == WEIGHTS and name in LISTS else value for name, value in node.items()}
-            if isinstance(when := found.get("when"), Mapping) and WEIGHTS in when:
-                found["when"] = {**when, WEIGHTS: run_of(when[WEIGHTS])}
-            space[key] = found
+            entry = {name: run_of(value) if key == WEIGHTS and name in LISTS else value for name, value in node.items()}
+            if isinstance(when := entry.get("when"), Mapping) and WEIGHTS in when:
+                entry["when"] = {**when, WEIGHTS: run_of(when[WEIGHTS])}
+            space[key] = entry
     return space
 
 
