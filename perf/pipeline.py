@@ -36,7 +36,7 @@ PEERS = {"g": ("DALI", dali.is_installed), "i": ("stable-pretraining", lambda: b
 """Contenders of the extra `peers`: their libraries, and whether they can be imported."""
 DETAILS = ("ratios", "repeats", "parts", "longest_s", "memory_gb", "cpu_us", "cpu_ratios")
 CHECKOUT = Path(__file__).parents[1]
-WARMUP_S = 12.0  # behind the first batch: further processes of Ray start, and import for some seconds
+WARMUP_S = 30.0  # behind the first batch: further processes of Ray start, and import for many seconds on few CPUs
 FLUSH_S = 0.5  # for the batches that were made while CPU time was read
 NICENESS = 15  # of Ray's workers; all contenders take it over
 

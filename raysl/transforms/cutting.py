@@ -2,23 +2,40 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from raysl.transforms.crop import Crop
-from raysl.transforms.random import Ints
+from raysl.transforms.crop import Crop, CropParams
 
 
-def crop_each(
-    crop: Crop, images: Sequence[Tensor], params: dict[str, Ints], sizes: Sequence[tuple[int, int]], out: Tensor
-) -> None:
-    """Fill `out` [B, C, size, size]."""
-    for image, values, view in zip(images, _applied(crop, images, params, sizes), out.unbind(0), strict=True):
-        crop.cut(image, values, view)
+class Cuts(NamedTuple):
+    """Crops to cut out of B images, one of each.
+
+    Args:
+        params: drawn parameters of the crops.
+        out: uint8 [B, C, size, size], to fill.
+    """
+
+    crop: Crop
+    params: CropParams
+    out: Tensor
 
 
-def boxes_of(crop: Crop, images: Sequence[Tensor], params: dict[str, Ints], sizes: Sequence[tuple[int, int]]) -> Tensor:
+def cut_each(images: Sequence[Tensor], sizes: Sequence[tuple[int, int]], cuts: Sequence[Cuts]) -> None:
+    """Fill the crops of all images, one image after the other, so that its pixels are in the cache for all its crops.
+
+    Args:
+        sizes: heights and widths for which the crops were drawn.
+    """
+    drawn = [_applied(each.crop, images, each.params, sizes) for each in cuts]
+    for position, image in enumerate(images):
+        for each, values in zip(cuts, drawn, strict=True):
+            each.crop.cut(image, next(values), each.out[position])
+
+
+def boxes_of(crop: Crop, images: Sequence[Tensor], params: CropParams, sizes: Sequence[tuple[int, int]]) -> Tensor:
     """Return where the crops lie in their whole images, see `View.box`, float32 [B, 6]."""
     rows = []
     for image, values, size in zip(images, _applied(crop, images, params, sizes), sizes, strict=True):
@@ -29,7 +46,7 @@ def boxes_of(crop: Crop, images: Sequence[Tensor], params: dict[str, Ints], size
 
 
 def _applied(
-    crop: Crop, images: Sequence[Tensor], params: dict[str, Ints], sizes: Sequence[tuple[int, int]]
+    crop: Crop, images: Sequence[Tensor], params: CropParams, sizes: Sequence[tuple[int, int]]
 ) -> Iterator[dict[str, int]]:
     """Yield the parameters of each crop for the scale at which its image was decoded."""
     columns = [values.tolist() for values in params.values()]

@@ -65,7 +65,9 @@ def _normalize_on_cpu(images: Tensor, mean: Sequence[float], std: Sequence[float
 
     flat = images.reshape(-1, *images.shape[-3:])
     out = torch.empty(flat.shape)
-    kernels.normalize(flat.numpy(), np.array(mean, np.float32), np.array(std, np.float32), out.numpy())
+    pixels, values = flat.numpy(), out.numpy()
+    fill = kernels.normalize_large if kernels.can_stream(pixels, values) else kernels.normalize
+    fill(pixels, np.array(mean, np.float32), np.array(std, np.float32), values)
     return out.view(images.shape)
 
 

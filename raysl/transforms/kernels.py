@@ -17,7 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from raysl.transforms import programs
-from raysl.transforms.vector_kernels import FLOATS, SUMS, weigh_neighbors
+from raysl.transforms.vector_kernels import ALIGNED, FLOATS, SUMS, normalize_line, weigh_neighbors
 
 Pixels = NDArray[np.uint8]
 Planes = NDArray[np.float32]
@@ -25,6 +25,8 @@ Line = NDArray[np.float32]
 Values = NDArray[np.float64]
 
 _BLUR_ROWS = SUMS // FLOATS  # blurred at a time: few, for the nearest cache, and at least SUMS values at any width
+LARGE_BYTES = 1 << 24
+"""Bytes of a result that is written past the caches: more than what they hold for a core."""
 _LANES = 64  # partial sums of a mean, added up at the end in a fixed order
 _SMALL = np.float32(1e-20)
 _ZERO, _ONE, _THREE, _LEVELS = (np.float32(value) for value in (0, 1, 3, 255))
@@ -102,6 +104,12 @@ def _steps(planes: Planes, width: int, codes: NDArray[np.int64], values: Values)
             _blur(planes, width, first, int(second))
 
 
+def can_stream(images: Pixels, out: Planes) -> bool:
+    """Whether `normalize_large` can and should fill `out` from these images [N, C, H, W]."""
+    is_aligned = out.ctypes.data % ALIGNED == 0 and images.shape[2] * images.shape[3] % FLOATS == 0
+    return images.flags.c_contiguous and is_aligned and out.nbytes >= LARGE_BYTES
+
+
 @compiled
 def normalize(images: Pixels, shift: Planes, scale: Planes, out: Planes) -> None:
     """(images / 255 - shift) / scale of uint8 [N, C, H, W] into float32 [N, C, H, W], with shift and scale [C]."""
@@ -112,6 +120,19 @@ def normalize(images: Pixels, shift: Planes, scale: Planes, out: Planes) -> None
                 for column in range(images.shape[3]):
                     level = np.float32(images[image, channel, row, column])
                     out[image, channel, row, column] = (level * _COARSE + level * _REST - mean) / std
+
+
+@compiled
+def normalize_large(images: Pixels, shift: Planes, scale: Planes, out: Planes) -> None:
+    """`normalize`, to the same bits, for images of C layout whose planes are multiples of `FLOATS` pixels, where `out`
+    begins at a multiple of `ALIGNED` bytes and is too large for a cache.
+    """
+    num_pixels = images.shape[2] * images.shape[3]
+    levels, values = images.reshape(-1), out.reshape(-1)
+    for image in range(images.shape[0]):
+        for channel in range(images.shape[1]):
+            first = (image * images.shape[1] + channel) * num_pixels
+            normalize_line(levels, first, values, num_pixels, _COARSE, _REST, shift[channel], scale[channel])
 
 
 @compiled

@@ -21,6 +21,8 @@ BLOCK = 16
 """Side of the squares of `turn_block`."""
 FLOATS = 16
 """Floats of the largest vector; loads are fastest at positions that are multiples of it."""
+ALIGNED = 4 * FLOATS
+"""Bytes of such a vector."""
 SUMS = 8 * FLOATS
 """Number of sums that `weigh_neighbors` makes at a time, and the least it takes."""
 
@@ -247,3 +249,45 @@ def weigh_neighbors(
 
     size = types.intp
     return types.void(values, size, size, weights, size, out, size), generate
+
+
+@_operation
+def normalize_line(
+    _typing: Any, levels: Any, first: Any, out: Any, num: Any, coarse: Any, rest: Any, mean: Any, std: Any
+) -> Any:
+    """Write (level * coarse + level * rest - mean) / std for a line of levels, past the caches.
+
+    A store past the caches does not read the memory that it overwrites, which is half of the traffic of a result that
+    no cache can hold.
+
+    Args:
+        levels: array uint8.
+        first: position of the line in `levels` and in `out`, a multiple of `FLOATS`.
+        out: array float32 that begins at a multiple of `ALIGNED` bytes.
+        num: length of the line, a multiple of `FLOATS`.
+        coarse, rest, mean, std: float32.
+    """
+    vector = ir.VectorType(_FLOAT, FLOATS)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = _data(context, builder, signature.args[0], args[0], _BYTE)
+        target = _data(context, builder, signature.args[2], args[2], _FLOAT)
+        start, length = args[1], args[3]
+        high, low, shift, scale = (_repeated(builder, value, FLOATS) for value in args[4:])
+        streamed = builder.module.add_metadata([ir.Constant(_INT, 1)])
+
+        def constant(value: int) -> Any:
+            return ir.Constant(start.type, value)
+
+        with _code.for_range_slice(builder, constant(0), length, constant(FLOATS), start.type) as (column, _):
+            position = builder.add(start, column)
+            pixels = builder.load(_vector(builder, source, position, FLOATS), align=1)
+            values = builder.uitofp(builder.zext(pixels, ir.VectorType(_INT, FLOATS)), vector)
+            values = builder.fadd(builder.fmul(values, high), builder.fmul(values, low))
+            values = builder.fdiv(builder.fsub(values, shift), scale)
+            pointer = builder.bitcast(builder.gep(target, [position]), vector.as_pointer())
+            builder.store(values, pointer, align=ALIGNED).set_metadata("nontemporal", streamed)
+        return context.get_dummy_value()
+
+    size, number = types.intp, types.float32
+    return types.void(levels, size, out, size, *[number] * 4), generate

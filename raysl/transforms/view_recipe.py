@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raysl.transforms.crop import CenterCrop, CropParams, RandomResizedCrop
-from raysl.transforms.cutting import boxes_of, crop_each
+from raysl.transforms.cutting import Cuts, boxes_of, cut_each
 from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import Floats, Ints, SampleRandom
 from raysl.transforms.resized_boxes import stack_small
@@ -138,7 +138,8 @@ class ViewRecipe:
         heights, widths = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
         num_channels = images[0].shape[0] if images else 3
         small = stack_small(images)
-        out = {}
+        out: dict[str, Tensor] = {}
+        cuts: list[Cuts] = []
         drawn = self._drawn_crops(heights, widths, index, seed, epoch)
         for name, views in self.groups.items():
             side = views[0].crop.size
@@ -147,12 +148,13 @@ class ViewRecipe:
             for number, view in enumerate(views):
                 params = next(drawn)
                 if small is None or not view.crop.cut_small(small, params, group[:, number]):
-                    crop_each(view.crop, images, params, sizes, group[:, number])
+                    cuts.append(Cuts(view.crop, params, group[:, number]))
                 if view.box:
                     boxes[:, number] = boxes_of(view.crop, images, params, sizes)
             out[name] = group
             if views[0].box:
                 out[f"{name}.box"] = boxes
+        cut_each(images, sizes, cuts)
         return out
 
     def room(self, sizes: Ints, index: Ints, seed: int, epoch: int) -> Floats:

@@ -104,6 +104,28 @@ def test_normalising_equals_torchvision(cuts) -> None:
     torch.testing.assert_close(normalize(images[:, ::2], mean, std), expected[:, ::2], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("height", "width"), [(4, 4), (32, 32), (24, 98)])
+def test_a_large_result_has_the_bits_of_a_small_one(height: int, width: int) -> None:
+    num = kernels.LARGE_BYTES // (4 * 3 * height * width) + 1
+    images = np.random.default_rng(0).integers(0, 256, (num, 3, height, width), dtype=np.uint8)
+    shift, scale = (np.array(values, np.float32) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    large, small = torch.full(images.shape, torch.nan).numpy(), np.empty(images.shape, np.float32)
+    assert kernels.can_stream(images, large)
+    kernels.normalize_large(images, shift, scale, large)
+    kernels.normalize(images, shift, scale, small)
+    assert np.array_equal(large, small)
+
+
+def test_only_large_results_of_whole_vectors_are_written_past_the_caches() -> None:
+    images = np.empty((kernels.LARGE_BYTES // 3072 + 1, 3, 16, 16), np.uint8)
+    out = torch.empty(images.shape).numpy()
+    assert kernels.can_stream(images, out)
+    assert not kernels.can_stream(images[:8], out[:8]), "small"
+    assert not kernels.can_stream(images[:, ::2], out), "not in a row"
+    assert not kernels.can_stream(np.empty((2048, 3, 50, 51), np.uint8), out), "planes end within a vector"
+    assert not kernels.can_stream(images, torch.empty(out.size + 1)[1:].view(out.shape).numpy()), "not aligned"
+
+
 @pytest.mark.parametrize("load", [kernels._load, kernels._load_mirrored])
 def test_every_level_is_loaded_with_the_bits_of_a_division(load: Callable[..., None]) -> None:
     image = np.arange(256, dtype=np.uint8).reshape(1, 16, 16).repeat(3, axis=0)
