@@ -22,7 +22,7 @@ BLOCK = 16
 FLOATS = 16
 """Floats of the largest vector; loads are fastest at positions that are multiples of it."""
 ALIGNED = 4 * FLOATS
-"""Bytes of such a vector."""
+"""Bytes of a vector of `FLOATS`."""
 SUMS = 8 * FLOATS
 """Number of sums that `weigh_neighbors` makes at a time, and the least it takes."""
 
