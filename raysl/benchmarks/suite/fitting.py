@@ -171,7 +171,7 @@ class MeasuredImages:
                 else:
                     fitting.left_out.append(_left_out_line([key], str(error)))
         if refused:
-            raise ConfigError("\n".join(_refusals(refused, [key for key in wanted if key not in refused], in_run)))
+            raise ConfigError("\n".join(_refusals(refused, list(fitting.settings), in_run)))
         return fitting
 
     def _fit_one(self, key: str, config: BenchmarkConfig, fitting: Fitting, files: str) -> None:
