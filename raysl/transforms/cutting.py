@@ -24,15 +24,17 @@ class Cuts(NamedTuple):
 
 
 def cut_each(images: Sequence[Tensor], sizes: Sequence[tuple[int, int]], cuts: Sequence[Cuts]) -> None:
-    """Fill the crops of all images, one image after the other, so that its pixels are in the cache for all its crops.
+    """Fill all crops of one image, then those of the next: the pixels of an image are read from memory once.
 
     Args:
+        images: B uint8 images [C, H, W].
         sizes: heights and widths for which the crops were drawn.
+        cuts: the crops, each with its parameters for all images.
     """
     drawn = [_applied(each.crop, images, each.params, sizes) for each in cuts]
-    for position, image in enumerate(images):
-        for each, values in zip(cuts, drawn, strict=True):
-            each.crop.cut(image, next(values), each.out[position])
+    for position, (image, *values) in enumerate(zip(images, *drawn, strict=True)):
+        for each, params in zip(cuts, values, strict=True):
+            each.crop.cut(image, params, each.out[position])
 
 
 def boxes_of(crop: Crop, images: Sequence[Tensor], params: CropParams, sizes: Sequence[tuple[int, int]]) -> Tensor:

@@ -26,7 +26,7 @@ Values = NDArray[np.float64]
 
 _BLUR_ROWS = SUMS // FLOATS  # blurred at a time: few, for the nearest cache, and at least SUMS values at any width
 LARGE_BYTES = 1 << 24
-"""Bytes of a result that is written past the caches: more than what they hold for a core."""
+"""Least bytes of a result that is written past the caches: more than most caches hold for a core."""
 _LANES = 64  # partial sums of a mean, added up at the end in a fixed order
 _SMALL = np.float32(1e-20)
 _ZERO, _ONE, _THREE, _LEVELS = (np.float32(value) for value in (0, 1, 3, 255))

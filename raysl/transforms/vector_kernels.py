@@ -257,8 +257,8 @@ def normalize_line(
 ) -> Any:
     """Write (level * coarse + level * rest - mean) / std for a line of levels, past the caches.
 
-    A store past the caches does not read the memory that it overwrites, which is half of the traffic of a result that
-    no cache can hold.
+    Such a store does not first read the memory that it overwrites. For a result larger than the caches this halves the
+    traffic.
 
     Args:
         levels: array uint8.

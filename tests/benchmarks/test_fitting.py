@@ -221,7 +221,7 @@ def test_a_command_is_told_once_what_its_images_lack_and_what_to_type(tmp_path: 
         images.fit(wanted, in_run=False)
     reason = f"the dataset 'image_folder' has no test images{HINT}"
     assert str(caught.value) == f"benchmarks.knn, low_shot: {reason}; without them, geometry can be measured"
-    # low_shot would be left out in silence; named in a list it would be refused as kNN is
+    # low_shot, which is not required, is left out; a list that names it would be refused for it, as for kNN
     with pytest.raises(ConfigError) as caught:
         images.fit(wanted | {"low_shot": LowShot.Config(required=False)})
     assert str(caught.value) == f"benchmarks.knn: {reason}; benchmarks=[geometry] leaves it out"
