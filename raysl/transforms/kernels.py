@@ -194,7 +194,9 @@ def _solarize(planes: Planes, threshold: np.float32) -> None:
     for channel in range(3):
         for pixel in range(planes.shape[1]):
             value = planes[channel, pixel]
-            planes[channel, pixel] = _ONE - value if value >= threshold else value
+            # a choice between value and _ONE - value would only store the latter, and keep the loop from SIMD
+            base, sign = (_ONE, -_ONE) if value >= threshold else (_ZERO, _ONE)
+            planes[channel, pixel] = base + sign * value
 
 
 @compiled
