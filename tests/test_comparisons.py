@@ -151,7 +151,7 @@ def test_a_notebook_whose_network_is_below_raw_pixels_says_so(path: Path) -> Non
 
 
 def test_the_table_of_who_else_has_a_method_has_each_once_and_none_that_is_missing() -> None:
-    _, rest = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").split("\n## Who else has them\n")
+    _, rest = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8").split("\n## Who has which method\n")
     ours, missing = rest.partition("\n## ")[0].split("\n| method | who has it |")
     rows = [re.findall(r"^\| `(\w+)`", part, re.MULTILINE) for part in (ours, missing)]
     assert len(rows[1]) == missing.count("\n| ") > 0

@@ -87,6 +87,11 @@ def test_settings_of_the_pipeline_exist(doc: str) -> None:
     assert named - known == set()
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_has_at_most_400_lines(page: Path) -> None:
+    assert len(page.read_text().splitlines()) <= 400, "a part of it may be a page of its own"
+
+
 @pytest.mark.parametrize("doc", sorted(DOCS))
 def test_links_lead_somewhere(doc: str) -> None:
     folder = ROOT if doc in FRONT else ROOT / "docs"

@@ -1,4 +1,4 @@
-"""`python -m tests.fake_gpu.breaks [METHOD ...]`: write the table of what torch's compiler makes of a method's step.
+"""`python -m tests.fake_gpu.breaks [METHOD ...]`: write into `docs/gpu.md` what torch's compiler makes of a step.
 
 With names only their rows are made.
 """
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -23,10 +24,10 @@ from raysl.train import LocalReporter, fit
 from raysl.train.batches import BatchStream
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.state import TrainState
-from tests.fake_gpu.table import PAGE
 from tests.marked import write_rows
 from tests.methods.properties import METHODS, small
 
+PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 MARKS = "<!-- python -m tests.fake_gpu.breaks -->\n", "<!-- end of the table of breaks -->\n"
 SETTINGS = ("data.drop_last=true", "train.epochs=2", "train.checkpoint_every=100st")
 """Six steps, each of which is logged, since what is logged is computed in a program of its own."""

@@ -1,4 +1,4 @@
-"""`python -m tests.fake_gpu.table [METHOD ...]`: write tables of `docs/gpu.md` from what the watch sees of methods.
+"""`python -m tests.fake_gpu.table [METHOD ...]`: write the tables of `docs/pretended-gpu.md` from what the watch sees.
 
 With names only their rows are made.
 """
@@ -12,7 +12,7 @@ from tests.fake_gpu.watch import TO_GPU_LATE, TO_GPU_PAGEABLE
 from tests.marked import write_rows
 from tests.methods.properties import METHODS
 
-PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+PAGE = Path(__file__).parents[2] / "docs" / "pretended-gpu.md"
 MARKS = "<!-- python -m tests.fake_gpu.table -->\n", "<!-- end of the table -->\n"
 OF_VIEWS = "<!-- python -m tests.fake_gpu.table: views -->\n", "<!-- end of the table of views -->\n"
 PRECISIONS = ("fp32", "bf16", "fp16")
