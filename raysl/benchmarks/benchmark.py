@@ -145,10 +145,12 @@ class FeatureSet:
             )
 
     def check_finite(self, split: str) -> None:
-        """Refuse features that are not finite."""
+        """Refuse features that are not finite, or so large that a row's length in float32 is not."""
         chunks = torch.split(self.features, CHUNK_ROWS)
-        if num_bad := sum(int((~chunk.isfinite().all(dim=1)).sum()) for chunk in chunks):
-            raise ConfigError(f"{num_bad} of {len(self.features)} {split} rows have features that are not finite")
+        if num_bad := sum(int((~chunk.float().norm(dim=1).isfinite()).sum()) for chunk in chunks):
+            raise ConfigError(
+                f"{num_bad} of {len(self.features)} {split} rows have features that are not finite, or beyond 1e19"
+            )
 
 
 CHUNK_ROWS = 4096

@@ -81,7 +81,11 @@ def _prepared(rows: Tensor, similarity: Similarity) -> Tensor:
 
 def _by_torch(queries: Tensor, keys: Tensor, k: int, similarity: Similarity) -> tuple[Tensor, Tensor]:
     """Return similarities and rows of the k nearest keys [N, D] of queries [B, D], [B, k] each, best first."""
-    similarities = torch.cdist(queries, keys).neg() if similarity == "euclidean" else queries @ keys.T  # [B, N]
+    if similarity == "euclidean":
+        middle = keys.mean(dim=0)  # differences of squares that are large beside the distances would lose digits
+        similarities = torch.cdist(queries - middle, keys - middle).neg()  # [B, N]
+    else:
+        similarities = queries @ keys.T
     best = similarities.topk(k, dim=1)
     return best.values, best.indices
 

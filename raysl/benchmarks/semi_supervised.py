@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Annotated, Literal
 
 import numpy as np
@@ -121,8 +122,10 @@ def num_drawn(num_train: int, share: float) -> int:
 
     >>> num_drawn(1_281_167, 1.0)
     12811
+    >>> num_drawn(5000, 1.14)  # a product of floats is a little less than 57
+    57
     """
-    return int(num_train * share / 100)
+    return int(num_train * Fraction(str(share)) / 100)
 
 
 def _obstacle(config: SemiSupervised.Config, share: float, images: Labelled) -> str:

@@ -19,9 +19,10 @@ ROUNDING_SHARE = 1e-12
 class Spectrum:
     """Singular values and variances of features X [N, D], from one pass over the rows.
 
-    If N <= D, keep the rows and use X X^T; otherwise accumulate sum(x) and X^T X. The singular values of X are the
-    square roots of the eigenvalues of either product. In float64 those below 1e-8 of the largest are rounding errors,
-    less than the precision of float32 features.
+    If N <= D, keep the rows and use X X^T; otherwise accumulate the sums of x - o and of (x - o)^T (x - o), where o is
+    the first row: those of equal rows are exactly 0. The singular values of X are the square roots of the eigenvalues
+    of either product. In float64 those below 1e-8 of the largest are rounding errors, less than the precision of
+    float32 features.
 
     Args:
         rows: chunks of the rows, float [n, D] each.
@@ -30,8 +31,9 @@ class Spectrum:
     def __init__(self, rows: Iterable[Tensor]) -> None:
         self.num_rows = 0
         self._chunks: list[Tensor] = []
-        self._sum: Tensor | None = None
-        self._second_moment: Tensor | None = None  # X^T X
+        self._origin = torch.empty(0)
+        self._sum = torch.empty(0)
+        self._second_moment: Tensor | None = None
         for chunk in rows:
             self._add(chunk)
         if not self.num_rows:
@@ -52,11 +54,12 @@ class Spectrum:
             rows = rows - rows.mean(dim=0) if is_centred else rows
             products = rows @ rows.T
         else:
-            assert self._sum is not None
             mean = self._sum / self.num_rows
-            # X^T X of centred rows is that of the rows as they are minus N m m^T, with the mean m
-            shift = self.num_rows * torch.outer(mean, mean)
-            products = self._second_moment - shift if is_centred else self._second_moment
+            # rows about another point than their mean m add N times the square of the distance to it
+            products = self._second_moment - self.num_rows * torch.outer(mean, mean)
+            if not is_centred:
+                mean = mean + self._origin
+                products = products + self.num_rows * torch.outer(mean, mean)
         eigenvalues: Tensor = torch.linalg.eigvalsh(products)
         return eigenvalues.clamp_min(0).sqrt().flip(0)
 
@@ -67,9 +70,12 @@ class Spectrum:
             return
         for chunk in [*self._chunks, rows]:
             x = chunk.double()
-            total, products = x.sum(dim=0), x.T @ x
-            self._sum = total if self._sum is None else self._sum + total
-            self._second_moment = products if self._second_moment is None else self._second_moment + products
+            if self._second_moment is None:
+                self._origin = x[0]
+                self._sum, self._second_moment = torch.zeros_like(x[0]), x.new_zeros(x.shape[1], x.shape[1])
+            x = x - self._origin
+            self._sum = self._sum + x.sum(dim=0)
+            self._second_moment = self._second_moment + x.T @ x
         self._chunks = []
 
 

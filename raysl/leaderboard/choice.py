@@ -21,7 +21,7 @@ class Number:
     """Mean and spread of one metric over the seeds of a row.
 
     Args:
-        n: number of seeds that have the metric.
+        n: number of seeds that have the metric; runs of the same seed count once, with their mean.
         deviation: standard deviation over the seeds, divided by n - 1; None for one seed.
         interval: 95 % interval. For several seeds it is Student's t interval of their mean; for one seed it is the
             interval that the benchmark measured over test images, or None.
@@ -137,9 +137,17 @@ class Choice:
         values = [(run, value) for run in self.counted if (value := number_in(run, name)) is not None]
         if not values:
             return None
+        by_seed: dict[int, list[float]] = {}
+        for run, value in values:
+            by_seed.setdefault(run.seed, []).append(value)
         run = values[0][0]
         bounds = (0.0, 100.0) if run.units.get(name) == "%" else (-math.inf, math.inf)
-        return number_of([value for _, value in values], run.intervals.get(name), bounds)
+        return number_of([fmean(seed) for seed in by_seed.values()], run.intervals.get(name), bounds)
+
+    def num_seeds(self, metric: str) -> int:
+        """Return the number of seeds behind a metric."""
+        number = self.numbers.get(metric)
+        return 0 if number is None else number.n
 
     def value(self, metric: str) -> float | None:
         """Return the mean of a metric over the seeds; None if no seed has it."""

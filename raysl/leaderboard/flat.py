@@ -47,9 +47,9 @@ def flat_rows(
     row lacks.
 
     Section (of several, in each of which ranks begin at 1), rank, trial (names of the runs, one a seed), status, draws,
-    epoch, n (seeds behind the numbers), pareto (of several objectives), each objective with its parts and those of the
-    untrained network and of raw pixels, config, settings, measurements with their parts, costs, measures of collapse,
-    path (of the first run).
+    epoch, n (seeds behind the first objective), pareto (of several objectives), each objective with its parts and those
+    of the untrained network and of raw pixels, config, settings, measurements with their parts, costs, measures of
+    collapse, path (of the first run).
     """
     rows = [row for _, section in sections for row in section]
     ranks = [objective.metric for objective in objectives]
@@ -65,7 +65,7 @@ def flat_rows(
             "status": row.status,
             "draws": row.draws,
             "epoch": row.epoch,
-            "n": len(row.counted),
+            "n": row.num_seeds(ranks[0]),
         }
         if len(objectives) > 1:
             line["pareto"] = id(row) in fronts
@@ -144,7 +144,7 @@ def latex(sections: Sequence[tuple[str, Sequence[Choice]]], objectives: Sequence
     numbers = [*(objective.metric for objective in objectives), *measured(rows, objectives)]
     units = {name: unit for row in rows for run in row.runs for name, unit in run.units.items()}
     has_config = any(row.config for row in rows)
-    has_seeds = any(len(row.counted) > 1 for row in rows)
+    has_seeds = any(row.num_seeds(numbers[0]) > 1 for row in rows)
     keys = {objective.metric: objective.key for objective in objectives}
     groups: dict[str, list[list[str | Cell]]] = {}
     for title, section in sections:
@@ -152,7 +152,7 @@ def latex(sections: Sequence[tuple[str, Sequence[Choice]]], objectives: Sequence
         for row in section:
             cells: list[str | Cell] = [row.config] if has_config else []
             cells += [shown(row.settings.get(name)) for name in settings]
-            cells += [str(len(row.counted))] if has_seeds else []
+            cells += [str(row.num_seeds(numbers[0]))] if has_seeds else []
             for name in numbers:
                 is_best = name in keys and keys[name](row.value(name)) == best[name]
                 cell = _cell(row, name, units.get(name, ""))

@@ -5,6 +5,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 Line = Mapping[str, float]
 Curve = list[tuple[float, float]]
@@ -57,8 +58,8 @@ class Logged:
 
     def costs(self) -> dict[str, float]:
         """Return the median seconds of a step and the largest memory of a device, as far as they were logged."""
-        steps, sizes = sorted(self.values.get("step_s", ())), self.values.get("memory_gb", ())
-        step_s = {"step_s": steps[len(steps) // 2]} if steps else {}
+        steps, sizes = self.values.get("step_s", ()), self.values.get("memory_gb", ())
+        step_s = {"step_s": median(steps)} if steps else {}
         return step_s | ({"memory_gb": max(sizes)} if sizes else {})
 
     def seconds(self, until: float = math.inf) -> Curve:

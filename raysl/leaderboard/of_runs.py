@@ -39,7 +39,7 @@ HELD_OUT = ("test", "test_split", "num_test")
 """Settings of the data that choose the held-out images."""
 BENCHMARK_KNN = re.compile(r"knn/k\d+/top1")
 PERCENT = re.compile(r"top\d+\b")
-"""Part of the names of accuracies."""
+"""Part of the names of accuracies that runs log while they train."""
 
 
 class RunsPage:
@@ -134,7 +134,8 @@ class RunsPage:
             epochs=run.epochs,
             epoch=run.epoch,
             metrics={name: value for name, value in numbers.items() if name not in COSTS},
-            units={name: "%" for name in numbers if PERCENT.search(name)},
+            intervals=run.intervals,
+            units={name: "%" for name in numbers if PERCENT.search(name)} | run.units,
             course={name: thinned(curve, MOST_POINTS) for name, curve in logged.curves().items()},
             costs=run.costs.numbers() | logged.costs(),
             reason=run.reason or (INTERRUPTED if run.state == "interrupted" else ""),

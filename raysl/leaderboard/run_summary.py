@@ -10,6 +10,8 @@ from raysl.config.load import stored_tree
 from raysl.data.dataset_note import DATASET_FILE, DatasetNote
 from raysl.errors import ConfigError
 from raysl.redact import redact
+from raysl.report.contents import Score, intervals_and_units
+from raysl.report.report_json import parse_score
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Version
 from raysl.storage.owner import is_at_work
@@ -42,6 +44,7 @@ class RunSummary:
         left_s: seconds left at its last speed; None unless it runs and has logged a speed.
         updated: last change of its files, in seconds since 1970; None if the storage lists no times.
         metrics: last value of every number in its last logged lines, and the numbers of its report, `knn/k20/top1`.
+        intervals, units: those of the numbers of its report, by the same names.
         has_report: whether it has a `report.html`.
         images: note of its training images; None before it has begun.
         costs: costs of all its starts.
@@ -57,6 +60,8 @@ class RunSummary:
     left_s: float | None = None
     updated: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     has_report: bool = False
     images: DatasetNote | None = None
@@ -114,6 +119,8 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
         reason = f"{reason}; {note}" if reason else note
     # epochs left, times steps of an epoch so far, times the newest seconds of a step
     left_s = (epochs - epoch) / epoch * step * metrics.get("step_s", 0.0) if state == "running" and epoch else None
+    measured, scores = _report(folder, versions)
+    intervals, units = intervals_and_units(scores)
     times = [version.time for version in versions.values() if version.time is not None]
     return RunSummary(
         name=name,
@@ -125,7 +132,9 @@ def _read(folder: RunFolder, name: str) -> RunSummary:
         epochs=epochs,
         left_s=left_s or None,
         updated=max(times) / 1e9 if times else None,
-        metrics=metrics | _measured(folder, versions),
+        metrics=metrics | measured,
+        intervals=intervals,
+        units=units,
         settings=settings,
         has_report=PAGE_FILE in versions,
         images=DatasetNote.read(folder) if DATASET_FILE in versions else None,
@@ -177,15 +186,13 @@ def _newest_meta(folder: RunFolder, versions: dict[str, Version]) -> dict[str, A
     return {}
 
 
-def _measured(folder: RunFolder, versions: dict[str, Version]) -> dict[str, float]:
-    """Read the numbers of a run's report; empty if it has no report."""
+def _report(folder: RunFolder, versions: dict[str, Version]) -> tuple[dict[str, float], list[Score]]:
+    """Read the numbers of a run's report, by name and as scores; both are empty if it has no report."""
     if REPORT_FILE not in versions:
-        return {}
-    report = read_record(
-        folder.read_if_there(REPORT_FILE), folder.uri_of(REPORT_FILE), optional={"metrics": dict[str, float]}
-    )
-    metrics: dict[str, float] = report.get("metrics", {})
-    return metrics
+        return {}, []
+    uri, kinds = folder.uri_of(REPORT_FILE), {"metrics": dict[str, float], "scores": list[dict[str, Any]]}
+    report = read_record(folder.read_if_there(REPORT_FILE), uri, optional=kinds)
+    return report.get("metrics", {}), [parse_score(score, uri) for score in report.get("scores", [])]
 
 
 def _tail(folder: RunFolder, name: str, versions: dict[str, Version]) -> bytes:

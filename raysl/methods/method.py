@@ -164,7 +164,8 @@ class Method(nn.Module, ABC):
 
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
         """Measure the method's own task on held-out images with views as in training: a value per row [B], by the names
-        in `evaluated`. Called every `train.eval_every` in evaluation mode, once for every image."""
+        in `evaluated`, NaN for an image that does not count. Called every `train.eval_every` in evaluation mode, once
+        for every image."""
         return {}
 
     def reconstruct(self, batch: Batch) -> Reconstruction | None:

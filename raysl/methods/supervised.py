@@ -102,16 +102,17 @@ class Supervised(Method):
         losses = [self._loss(logits, present, absent, batch.label.ndim == 1) for logits in scores]
         weights = [1.0, *(head.loss_weight for head in self.config.heads)]
         loss = torch.stack([weight * term for weight, term in zip(weights, losses, strict=True)]).sum()
-        hits = {"top1": 100 * top_share(scores[0], present[:, None], 1).mean(), **self._head_hits(scores, present)}
+        hits = {name: _labelled_mean(hit, present) for name, hit in self._hits(scores, present, (1,)).items()}
         return StepOutput(loss, {**hits, **batch_collapse(h)})
 
     @torch.no_grad()
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
-        """Return whether an image's class has the highest score, or one of the five highest, in percent [B]."""
+        """Return whether an image's class has the highest score, or one of the five highest, in percent [B]; NaN for
+        an image without a class."""
         present, _ = self._labels(batch)
         _, scores = self._score(batch.views["global"])
-        hits = {f"top{k}": 100 * top_share(scores[0], present[:, None], k).mean(dim=1) for k in (1, 5)}
-        return {**hits, **self._head_hits(scores, present, dim=1)}
+        hits = self._hits(scores, present, (1, 5))
+        return {name: hit.masked_fill(present.sum(dim=1) == 0, torch.nan) for name, hit in hits.items()}
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """Return the usual groups, with the learning rates of the classifiers."""
@@ -139,10 +140,12 @@ class Supervised(Method):
             return soft_cross_entropy(logits, smoothed(present, self.config.label_smoothing)[:, None])
         return soft_binary_cross_entropy(logits, present[:, None], absent[:, None])
 
-    def _head_hits(self, scores: list[Tensor], present: Tensor, dim: int | None = None) -> dict[str, Tensor]:
-        """Return the top-1 accuracy of each of `heads`, in percent."""
-        hits = [100 * top_share(logits, present[:, None], 1) for logits in scores[1:]]  # [B, V] each
-        return {f"head{number}_top1": hit.mean(dim=dim) for number, hit in enumerate(hits, 1)}
+    def _hits(self, scores: list[Tensor], present: Tensor, ks: tuple[int, ...]) -> dict[str, Tensor]:
+        """Return the top-k accuracies of the classifier and the top-1 accuracy of each of `heads`, in percent [B]."""
+        hits = {f"top{k}": top_share(scores[0], present[:, None], k) for k in ks}  # [B, V] each
+        for number, logits in enumerate(scores[1:], 1):
+            hits[f"head{number}_top1"] = top_share(logits, present[:, None], 1)
+        return {name: 100 * hit.mean(dim=1) for name, hit in hits.items()}
 
     def _score(self, views: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return features [B, V, D] of views [B, V, C, H, W], and scores of classes [B, V, K] from the classifier and
@@ -154,6 +157,12 @@ class Supervised(Method):
             h, others = self.heads(self.backbone, images)
         scores = [at_least_fp32(logits).view(*views.shape[:2], -1) for logits in (self.class_scores(h), *others)]
         return h.view(*views.shape[:2], -1), scores
+
+
+def _labelled_mean(hits: Tensor, present: Tensor) -> Tensor:
+    """Return the mean of the hits [B] of images with a class; 0 if there are none."""
+    is_labelled = (present.sum(dim=1) > 0).to(hits.dtype)
+    return (hits * is_labelled).sum() / is_labelled.sum().clamp(min=1)
 
 
 def _mix(config: Supervised.Config) -> MixupOrCutMix | None:

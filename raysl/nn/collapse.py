@@ -61,6 +61,7 @@ def collapse(z: Tensor) -> dict[str, Tensor]:
     """
     with torch.autocast(z.device.type, enabled=False):
         z = F.normalize(z.detach().to(torch.promote_types(z.dtype, torch.float32)), dim=-1)
+        z = z - z[:1]  # equal rows become exactly 0, which those minus their rounded mean do not
         centred = z - z.mean(dim=0)  # [N, D]
         sides = centred if len(z) < z.shape[-1] else centred.T  # [N, D] or [D, N], the fewer rows
         covariance = sides @ sides.T / len(z)  # [N, N] or [D, D], of the same trace and sum of squares

@@ -291,6 +291,13 @@ def describe_online(numbers: Mapping[str, float]) -> list[str]:
     return [f"kNN (k = {name[5:-5]}) {numbers[name]:.1f} %" for name in online_names(numbers)]
 
 
+def intervals_and_units(scores: Iterable[Score]) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
+    """Return the intervals of the scores that have one, and the units of all, by the names of `flat_metrics`."""
+    named = {f"{score.benchmark}/{score.metric}": score for score in scores}
+    intervals = {name: score.interval for name, score in named.items() if score.interval is not None}
+    return intervals, {name: score.unit for name, score in named.items()}
+
+
 def is_beside(name: str) -> bool:
     """Return whether a number stands beside one of the trained backbone.
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from raysl.benchmarks.suite.evaluate import Report, benchmark
+from raysl.benchmarks.suite.evaluate import benchmark
 from raysl.checkpoint.checkpoint_folder import newest_whole
 from raysl.config.schema import RunConfig
 from raysl.errors import CodeError, ConfigError, RunInUse, Stopped, StorageError, log
 from raysl.leaderboard.logged import Logged
 from raysl.pretraining import Result, pretrain
 from raysl.process.code_errors import explaining_code
+from raysl.report.contents import intervals_and_units
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
 from raysl.storage.records import Damaged, read_record
@@ -67,7 +68,7 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
         report = benchmark(uri, config=config, out=folder.uri)
         report.check()
     costs = counter.costs
-    intervals, units = _measured(report)
+    intervals, units = intervals_and_units(report.scores)
     note = Note(
         status="finished",
         until=0,
@@ -116,7 +117,7 @@ def make_note(
     if result is not None:
         metrics |= {name: value for name, value in result.metrics.items() if name not in ("step", "epoch")}
         if result.report is not None:
-            intervals, units = _measured(result.report)
+            intervals, units = intervals_and_units(result.report.scores)
     newest, costs = outlast(partial(newest_whole, folder, ())), outlast(partial(Costs.read, folder))
     return Note(
         status=status,
@@ -132,13 +133,6 @@ def make_note(
         started=costs.began,
         ended=time.time(),
     )
-
-
-def _measured(report: Report) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
-    """Return intervals and units of a report's metrics, by name."""
-    scores = {f"{score.benchmark}/{score.metric}": score for score in report.scores}
-    intervals = {name: score.interval for name, score in scores.items() if score.interval is not None}
-    return intervals, {name: score.unit for name, score in scores.items()}
 
 
 def failed_note(config: RunConfig, reason: str) -> Note:

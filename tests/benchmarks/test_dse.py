@@ -54,7 +54,7 @@ def slow_structure(patches: np.ndarray, clusters: list[tuple[np.ndarray, np.ndar
     groups = patches.reshape(len(clusters) - num_images, -1, width)
     for group, (centroids, labels) in zip(groups, clusters[num_images:], strict=True):
         nearest = [
-            min(np.linalg.norm(row - centroids[other]) for other in range(len(centroids)) if other != label)
+            min(np.linalg.norm(row - centroids[other]) for other in set(labels.tolist()) if other != label)
             for row, label in zip(group, labels, strict=True)
         ]
         distances.append(np.mean(nearest))
@@ -113,6 +113,15 @@ def test_three_of_six_directions_are_half_of_the_dimensionality_and_collapsed_pa
     assert 0.4 < half.dimensionality <= 0.5 + 1e-6
     collapsed = structure_of(torch.ones(8, 6, 6), **SETTINGS)
     assert collapsed == Structure(0, 0, 0, pytest.approx(1 / 6, rel=1e-5))
+
+
+def test_clusters_without_patches_are_no_neighbours() -> None:
+    patches = torch.zeros(8, 12, 5)
+    patches[:, :6] = cloud(8, 6, 5) * 1e-3 + 10  # half of the patches are one vector, and start many clusters
+    assert structure_of(patches, **SETTINGS).distance > 0
+    centroids, labels = torch.tensor([[0.0], [0.0], [3.0]]), torch.tensor([0, 0, 2])
+    assert structures._distance(torch.tensor([[0.0], [0.0], [3.0]]), centroids, labels) == 3.0
+    assert structures._distance(torch.zeros(3, 1), centroids, torch.zeros(3, dtype=torch.int64)) == 0.0
 
 
 def test_dse_adds_up_its_parts() -> None:

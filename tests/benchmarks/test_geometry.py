@@ -49,6 +49,19 @@ def test_directions_that_are_used_alike_count_whole_and_a_collapse_is_one_direct
     assert effective_rank(Spectrum([torch.zeros(20, 7)]).singular_values()) == 0
 
 
+@pytest.mark.parametrize("num", [5, 1000])
+def test_equal_rows_have_no_variance_and_rows_about_a_far_point_theirs(num: int) -> None:
+    row = cloud(1, 12) + 100
+    equal = Spectrum(torch.split(row.repeat(num, 1), 64)).variances()
+    assert not equal.any()
+    assert (effective_rank(equal.sqrt()), power_law_exponent(equal)) == (0, 0)
+    rows = cloud(num, 12) / 1024  # whose sums with the far point are rounded to float32 together with it
+    found = Spectrum(torch.split(row + rows, 64)).variances()
+    centred = (row + rows).double()
+    expected = torch.linalg.svdvals(centred - centred.mean(dim=0)).square() / num
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-18)
+
+
 def test_a_power_law_has_its_exponent() -> None:
     orders = torch.arange(1, 201, dtype=torch.float64)
     for alpha in (0.5, 1.0, 2.5):

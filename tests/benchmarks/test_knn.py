@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from raysl.benchmarks.benchmark import FeatureSet, Metric, by_name
 from raysl.benchmarks.knn import KNN, knn_predict
-from raysl.benchmarks.neighbours import Similarity, nearest_rows
+from raysl.benchmarks.neighbours import Backend, Similarity, nearest_rows
 from raysl.config.build import build_node
 from raysl.errors import ConfigError
 
@@ -82,6 +82,15 @@ def test_faiss_finds_what_torch_finds_and_what_a_sort_does(similarity: Similarit
     for best, rows in found.values():
         assert torch.equal(rows, expected.indices[:, :5])
         torch.testing.assert_close(best, expected.values[:, :5])
+
+
+@pytest.mark.parametrize("backend", ["torch", "faiss"])
+def test_neighbours_are_exact_where_all_features_are_far_from_zero(backend: Backend) -> None:
+    keys, queries = (100 + 0.1 * random_set(num, seed=num).features for num in (400, 60))
+    rows = torch.cat([rows for _, rows in nearest_rows(keys, queries, 20, 6, backend, "euclidean")])
+    expected = torch.cdist(queries.double(), keys.double()).topk(20, largest=False).indices
+    shared = (rows[:, :, None] == expected[:, None]).any(dim=2).double().mean()
+    assert shared > 0.999, "equally near ones may take turns"
 
 
 @pytest.mark.thorough
@@ -192,5 +201,7 @@ def test_unlabelled_images_and_broken_features_are_refused() -> None:
     broken[2, 1] = torch.nan
     with pytest.raises(ValueError, match="1 of 5 test rows have features that are not finite"):
         KNN(KNN.Config()).run(train, FeatureSet(broken, test.labels), 4, seed=0)
+    with pytest.raises(ValueError, match="5 of 5 test rows have features that are not finite, or beyond 1e19"):
+        KNN(KNN.Config()).run(train, FeatureSet(test.features * 1e20, test.labels), 4, seed=0)
     with pytest.raises(ValueError, match=r"must be \[N, D\]"):
         FeatureSet(train.features, test.labels)

@@ -13,9 +13,9 @@ KNN, LOSS = Objective("knn_k20_top1"), Objective("loss", "min")
 
 
 def entry(index: int, value: float | None = None, **changes: object) -> Entry:
-    """A finished run of four epochs; without a value one that waits."""
+    """A finished run of four epochs and of a seed of its own; without a value one that waits."""
     fields: dict[str, object] = {"trial": f"trial_{index:08x}", "index": index, "settings": {"optim.lr": 0.1 + index}}
-    fields |= {"path": f"/runs/s/trial_{index:08x}", "epochs": 4}
+    fields |= {"path": f"/runs/s/trial_{index:08x}", "epochs": 4, "seed": index}
     if value is not None:
         fields |= {"status": "finished", "epoch": 4.0, "metrics": {"knn_k20_top1": value}}
     return Entry(**fields | changes)  # type: ignore[arg-type]

@@ -51,6 +51,21 @@ def test_a_seed_that_is_half_done_is_not_averaged_with_whole_ones() -> None:
     assert row["knn_k20_top1"] == 20.0, "while none has ended, those that go on are what is known"
 
 
+def test_seeds_are_those_behind_the_objective_and_runs_of_one_seed_count_once() -> None:
+    alike = {"settings": {"optim.lr": 0.5}}
+    pair = [entry(0, 50.0, **alike), entry(1, 60.0, **alike)]
+    (row,) = board([*pair, entry(2, math.nan, **alike)]).rows
+    assert (row["n"], row["knn_k20_top1"], row["knn_k20_top1: deviation"]) == (2, 55.0, pytest.approx(50**0.5))
+    assert "3" not in board([*pair, entry(2, math.nan, **alike)]).latex().split("optim.lr")[1].split("&")[1]
+    again = entry(2, 70.0, **alike, seed=1)
+    (row,) = board([*pair, again]).rows
+    assert (row["n"], row["knn_k20_top1"]) == (2, 57.5), "the mean of 50 and of 65"
+    measured = {"units": {"knn_k20_top1": "%"}, "intervals": {"knn_k20_top1": (66.0, 74.0)}}
+    (row,) = board([entry(0, 70.0, **alike, **measured), entry(1, 70.0, **alike, **measured, seed=0)]).rows
+    assert (row["n"], row["knn_k20_top1: low"], row["knn_k20_top1: high"]) == (1, 66.0, 74.0)
+    assert row.get("knn_k20_top1: deviation") is None
+
+
 def test_the_best_leads_those_without_the_number_come_last_and_equals_as_they_were_drawn() -> None:
     runs = [entry(0), entry(1, 80.0), entry(2, math.nan), entry(3, 90.0), entry(4, 80.0)]
     assert [row["trial"][-1] for row in board(runs).rows] == ["3", "1", "4", "0", "2"]

@@ -71,6 +71,21 @@ def of(storage: Path, name: str, knn: str, dataset: str = "digits", **metrics: f
     (folder / "report.json").write_text(json.dumps({"metrics": {"knn/k20/top1": metrics["knn_k20_top1"] + 1}}))
 
 
+def test_intervals_of_shares_end_at_100_percent_and_those_of_one_run_are_its_reports(tmp_path: Path) -> None:
+    parts = {"trained": 98.0, "interval": [97.0, 99.0], "unit": "%"}
+    scores = [{"benchmark": "svm", "metric": "map", **parts}, {"benchmark": "geometry", "metric": "rank", **parts}]
+    scores[1]["unit"] = ""
+    for name, value in (("a", 90.0), ("b", 98.0)):
+        of(tmp_path, name, "{}", knn_k20_top1=value)
+        metrics = {"svm/map": value, "geometry/rank": value}
+        (tmp_path / name / "report.json").write_text(json.dumps({"metrics": metrics, "scores": scores}))
+    (row,) = RunsPage(str(with_seed(tmp_path / "b", 1).parent)).board().rows
+    assert (row["svm/map"], row["svm/map: low"] < 94, row["svm/map: high"]) == (94.0, True, 100.0)
+    assert row["geometry/rank: high"] > 100
+    (row,) = RunsPage(str(tmp_path), where=["name=b"]).board().rows
+    assert (row["svm/map: low"], row["svm/map: high"]) == (97.0, 99.0)
+
+
 def ranked(storage: Path) -> dict[str, list[str]]:
     """Names of the runs by the titles of the sections, the best first."""
     board = RunsPage(str(storage), protocols=stored_protocols).board()

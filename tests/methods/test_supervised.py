@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -109,13 +110,15 @@ def test_evaluation_tells_of_each_image_whether_its_class_is_among_the_highest()
     method.classifier.bias.data = torch.tensor([5.0, 4.0, 6.0, 3.0, 2.0, 1.0]).double()
     found = method.evaluation_step(batch_of(num_views=2))
     assert tuple(found) == Supervised.evaluated
-    assert found["top1"].tolist() == [100, 0, 0, 0, 100, 0]
-    assert found["top5"].tolist() == [100, 100, 0, 0, 100, 100]
-    assert method(batch_of(), STEP).metrics["top1"] == pytest.approx(100 / 3)
+    nan = pytest.approx(math.nan, nan_ok=True)  # of an image without a label
+    assert found["top1"].tolist() == [100, 0, 0, nan, 100, 0]
+    assert found["top5"].tolist() == [100, 100, 0, nan, 100, 100]
+    assert method(batch_of(), STEP).metrics["top1"] == pytest.approx(100 * 2 / 5)
+    assert method(batch_of(torch.full((6,), -1)), STEP).metrics["top1"] == 0
     method = small(num_classes=3)
     torch.nn.init.zeros_(method.classifier.weight)
     method.classifier.bias.data = torch.tensor([1.0, 2.0, 0.0]).double()
-    assert method.evaluation_step(batch_of(SEVERAL))["top1"].tolist() == [0, 100, 0, 0, 100, 0]
+    assert method.evaluation_step(batch_of(SEVERAL))["top1"].tolist() == [0, 100, nan, nan, 100, 0]
 
 
 def test_collapsed_and_huge_features_leave_the_loss_finite() -> None:

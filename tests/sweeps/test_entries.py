@@ -43,6 +43,9 @@ def test_logged_numbers_have_the_epochs_at_which_they_were_logged() -> None:
     assert logged.curve("knn_k20_top1", 1.0) == [(1.0, 40.0)]
     assert logged.curve("nothing") == []
     assert logged.seconds() == [(1.0, 4.0), (1.5, 5.0), (2.0, 6.0)]
+    assert Logged([{"step": 1, "epoch": 1, "step_s": 1.0}, {"step": 2, "epoch": 2, "step_s": 3.0}]).costs() == {
+        "step_s": 2.0
+    }
     assert (Logged().reached, Logged().newest(), Logged().seconds()) == (0.0, {}, [])
 
 

@@ -40,7 +40,7 @@ NUM = 25  # images of either split
 class Told(SimCLR):
     """SimCLR that tells of held-out images who they are, and notes what it draws and sees before an epoch."""
 
-    evaluated = ("index", "square", "light", "drawn")
+    evaluated = ("index", "square", "light", "drawn", "some", "of_unlabelled")
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SimCLR.Config):
@@ -62,6 +62,8 @@ class Told(SimCLR):
             "square": place**2,
             "light": light,
             "drawn": torch.from_numpy(batch.random("x").uniform()),
+            "some": place.masked_fill(place % 2 == 1, torch.nan),
+            "of_unlabelled": place * torch.nan,
         }
 
     def before_epoch(self, step: Step, batches: Callable[[], Iterator[Batch]]) -> None:
@@ -148,8 +150,11 @@ def test_every_held_out_image_counts_once_at_any_number_of_ranks(worlds: Any, wo
         for line in measured.values():
             assert line["heldout_index"] == places.mean().item()
             assert line["heldout_square"] == pytest.approx((places**2).mean().item(), rel=1e-14)
+            assert line["heldout_some"] == 12.0, "the mean of 0, 2, ... 24"
             alone = worlds[1][0]["lines"][4]
-            assert line == pytest.approx(alone, rel=1e-12), "with the same views and numbers, at every measurement"
+            assert line == pytest.approx(alone, rel=1e-12, nan_ok=True), (
+                "with the same views and numbers, at every measurement"
+            )
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

@@ -123,7 +123,7 @@ def depth_metrics(scores: Tensor, seed: int = 0) -> list[Metric]:
     Args:
         scores: numbers of each image, see `depth_scores` [N, 6].
     """
-    scores = scores[scores.isfinite().all(dim=1)]
+    scores = scores[~scores.isnan().all(dim=1)]  # of a prediction that is not a number, some are NaN
     metrics = []
     for (name, (title, unit)), values in zip(SCORE_TITLES.items(), scores.T, strict=True):
         metric = mean_of(name, values, unit=unit, title=title, is_headline=name == "rmse", seed=seed)

@@ -79,9 +79,13 @@ def structure_of(
 
 
 def _distance(rows: Tensor, centroids: Tensor, labels: Tensor) -> float:
-    """Return the mean distance of rows [n, D] to the nearest centroid that is not their own."""
-    distances = torch.cdist(rows.double(), centroids.double())  # [n, K]
-    return distances.scatter(1, labels[:, None], torch.inf).amin(dim=1).mean().item()
+    """Return the mean distance of rows [n, D] to the nearest centroid of another cluster that has rows, 0 if none."""
+    used = labels.bincount().nonzero()[:, 0]  # k-means keeps the centroids of empty clusters
+    if len(used) == 1:
+        return 0.0
+    distances = torch.cdist(rows.double(), centroids[used].double())  # [n, K]
+    is_own = labels[:, None] == used
+    return distances.masked_fill(is_own, torch.inf).amin(dim=1).mean().item()
 
 
 def _radii(rows: Tensor, labels: Tensor) -> list[float]:

@@ -124,7 +124,7 @@ def _columns(board: Leaderboard) -> list[Column]:
     columns += [("number", name, number(name, name == ranks[0])) for name in ranks]
     columns += [("number", "untrained" if len(rivals) == 1 else name, bare(name)) for name in rivals]
     columns += [("", "status", _status), ("number", "epoch", _epoch)]
-    columns += [("number", "seeds", _seeds)] * any(len(row.runs) > 1 for row in rows)
+    columns += [("number", "seeds", partial(_seeds, metric=ranks[0]))] * any(len(row.runs) > 1 for row in rows)
     columns += [
         ("number" if _are_numbers(rows, name) else "", name, partial(_setting, name=name)) for name in varied(rows)
     ]
@@ -231,8 +231,8 @@ def _epoch(row: Choice) -> Content:
     return ("number", "", "") if row.epoch is None else ("number", repr(float(row.epoch)), f"{row.epoch:.4g}")
 
 
-def _seeds(row: Choice) -> Content:
-    counted, num = len(row.counted), len(row.runs)
+def _seeds(row: Choice, metric: str) -> Content:
+    counted, num = row.num_seeds(metric), len({run.seed for run in row.runs})
     return "number", str(counted), f"{counted} of {num}" if counted < num else str(num)
 
 

@@ -19,7 +19,7 @@ class HeldOut(Callback):
     """Logs the means of `Method.evaluation_step` over all held-out images, as `heldout_NAME`.
 
     Images are augmented as in training, with the same random numbers each time. Ranks share them, and every image
-    counts once.
+    counts once, or not at all where its value is NaN.
     """
 
     def __init__(self, loader: Loader, test: Split, every: Duration) -> None:
@@ -36,11 +36,13 @@ class HeldOut(Callback):
 
     @torch.no_grad()
     def _means(self, run: Run) -> dict[str, float]:
-        method, device, num = run.state.method, run.state.device, self.test.num_samples
-        share = rank_share(num, dist.rank(), dist.world())
+        method, device = run.state.method, run.state.device
+        share = rank_share(self.test.num_samples, dist.rank(), dist.world())
         names = method.evaluated_by(method.config)
-        sums = torch.zeros(len(names), dtype=torch.float64, device=device)
+        sums = torch.zeros(2, len(names), dtype=torch.float64, device=device)
         for batch in self.loader.seen_batches(self.test, share.start, share.stop, device):
-            values: dict[str, Tensor] = method.evaluation_step(batch)
-            sums += torch.stack([values[name].double().sum() for name in names])
-        return dict(zip(names, (dist.all_sum(sums) / num).tolist(), strict=True))
+            by_name: dict[str, Tensor] = method.evaluation_step(batch)
+            values = torch.stack([by_name[name].double() for name in names])  # [M, B]
+            sums += torch.stack([values.nansum(dim=1), (~values.isnan()).sum(dim=1)])
+        totals, counts = dist.all_sum(sums)
+        return dict(zip(names, (totals / counts).tolist(), strict=True))

@@ -89,3 +89,5 @@ def test_metrics_are_means_over_images_with_a_pixel_and_tell_what_is_better() ->
     assert [name for name, metric in metrics.items() if metric.is_lower_better] == ["rmse", "abs_rel", "log10"]
     assert (metrics["rmse"].unit, metrics["abs_rel"].unit, metrics["delta1"].unit) == ("m", "", "%")
     assert [name for name, metric in metrics.items() if metric.is_headline] == ["rmse"]
+    broken = depth_scores(torch.tensor([math.nan, 2.0]), torch.tensor([1.0, 2.0]))
+    assert math.isnan(by_name(depth_metrics(torch.stack([*images, broken])))["rmse"].value), "it is not left out"
