@@ -74,8 +74,9 @@ def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
 def _open_remote(uri: str) -> tuple[fs.FileSystem, str]:
     with storage_errors("open", uri):
         try:
-            # pyarrow refuses blanks and letters such as umlauts that are not percent-encoded
-            system, path = fs.FileSystem.from_uri(quote(_bounded(uri), safe="%/:?#[]@!$&'()*+,;=~"))
+            # pyarrow refuses blanks and letters such as umlauts that are not percent-encoded, and cuts off what is
+            # behind a #
+            system, path = fs.FileSystem.from_uri(quote(_bounded(uri), safe="%/:?[]@!$&'()*+,;=~"))
         except pa.ArrowInvalid:
             import fsspec
 

@@ -134,6 +134,10 @@ def test_a_relative_path_is_that_of_the_directory_one_is_in(tmp_path: Path, monk
         assert open_uri("images")[1] == absolute("images") == str(tmp_path / name / "images")
 
 
+def test_a_hash_is_a_part_of_the_name(tmp_path: Path) -> None:
+    assert open_uri(f"file://{tmp_path}/set#1")[1] == f"{tmp_path}/set#1"
+
+
 def test_a_closing_slash_changes_nothing(tmp_path: Path) -> None:
     fsspec.filesystem("memory").pipe("/slashes/file", b"")
     for uri in (f"{tmp_path}/", f"file://{tmp_path}/", "memory://slashes/"):

@@ -18,7 +18,7 @@ from raysl.process.waiting import enter
 from raysl.storage.addresses import join
 from raysl.storage.folder import Folder
 
-_SPLITS = {"train": "train", "test": "test", "val": "test"}
+_SPLITS = {"train": "train", "trainval": "train", "test": "test", "val": "test"}
 
 
 def extract(

@@ -174,7 +174,10 @@ def _plan(data: DataConfig, splits: Mapping[str, Split], layout: Layout) -> Json
     """Return all that determines the content of the files, in JSON types: no pipeline settings, no credentials."""
     common = {field.name for field in dataclasses.fields(DataConfig)} - set(CHOICE)
     settings = {name: value for name, value in bare_tree(plain(data)).items() if name not in common}
-    sources = {name: {"fingerprint": split.fingerprint, "rows": split.num_samples} for name, split in splits.items()}
+    sources = {
+        name: {"fingerprint": split.fingerprint, "rows": split.num_samples, "content": dict(split.content())}
+        for name, split in splits.items()
+    }
     tree = {"format": FORMAT, "data": settings, "source": sources, "layout": asdict(layout)}
     if layout.resize is not None:  # otherwise files keep their transparency, and their reader chooses the background
         tree["background"] = data.background

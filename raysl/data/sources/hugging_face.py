@@ -1,8 +1,10 @@
 """Hugging Face datasets: from the hub, from files, or saved to disk."""
 
 import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,9 +27,10 @@ from raysl.data.sources.image_files import read_if_there
 from raysl.data.sources.listing import composed
 from raysl.data.sources.parquet_columns import check_columns_exist, is_label_type
 from raysl.data.sources.parquet_labels import integers
-from raysl.data.sources.part_names import HELD_OUT, parse_part_name
+from raysl.data.sources.part_names import held_out_part, parse_part_name, training_part, trainval_notes
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, LabelledSplit
+from raysl.errors import DamagedData
 from raysl.hashing import digest
 from raysl.storage.addresses import open_uri
 from raysl.storage.foreign import check_listed
@@ -71,7 +74,7 @@ class HuggingFace(Source):
         config = self.config
         if config.dataset is None:
             raise ConfigError("hugging_face needs data.dataset=, a name on the hub or a local folder")
-        parts = _parts(config.dataset, config.subset_name)
+        parts = self._parts
         part = self._train_part if name == "train" else self._test_part
         if part is None:
             return None
@@ -80,38 +83,59 @@ class HuggingFace(Source):
                 f"{config.dataset!r} has no split {part!r}; its splits: {', '.join(parts)}; set data.{name}_split="
             )
         has_training = name == "test" and self._train_part in parts
-        split = _TableSplit(config, part, _TableSplit(config, self._train_part) if has_training else None)
+        split = _TableSplit(config, parts, part, _TableSplit(config, parts, self._train_part) if has_training else None)
+        if name == "test":
+            return split
         unused = [other for other in parts if other != part]
-        if name == "train" and unused and self._test_part is None:
+        if unused and self._test_part is None:
             split.notes = (
                 f"{config.dataset!r} has no split that is called held-out; its splits {', '.join(unused)} are not "
                 "used: give data.test_split= to measure on one",
             )
+        elif config.train_split == DEFAULT_TRAIN and config.test_split is None:
+            split.notes = tuple(trainval_notes(self._meant, config.dataset, "_split"))
         return split
+
+    @cached_property
+    def _parts(self) -> dict[str, Any]:
+        """The tables of all splits."""
+        return _load(self.config.dataset, self.config.subset_name)
 
     @property
     def _train_part(self) -> str:
         chosen: str = self.config.train_split
-        parts = _parts(self.config.dataset, self.config.subset_name)
-        return chosen if chosen in parts or chosen != DEFAULT_TRAIN else self._called("train") or chosen
+        return chosen if chosen in self._parts or chosen != DEFAULT_TRAIN else self._called(training_part) or chosen
 
     @property
     def _test_part(self) -> str | None:
         chosen: str | None = self.config.test_split
-        return chosen or self._called(*HELD_OUT)
+        return chosen or self._called(held_out_part)
 
-    def _called(self, *wanted: str) -> str | None:
-        """Return the first split whose name means one of these parts."""
-        parts = _parts(self.config.dataset, self.config.subset_name)
-        return next((part for name in wanted for part in parts if parse_part_name(part) == name), None)
+    def _called(self, choose: Callable[[Mapping[str, str]], str | None]) -> str | None:
+        """Return the first split whose name means the chosen part."""
+        return self._meant.get(choose(self._meant) or "")
+
+    @cached_property
+    def _meant(self) -> dict[str, str]:
+        """The first split of each part that names mean; without train if trainval is chosen."""
+        is_trainval = parse_part_name(self.config.train_split) == "trainval"
+        meant: dict[str, str] = {}
+        for split in self._parts:
+            part = parse_part_name(split)
+            if part is not None and not (is_trainval and part == "train"):
+                meant.setdefault(part, split)
+        return meant
 
 
 class _TableSplit(LabelledSplit):
-    def __init__(self, config: "HuggingFace.Config", part: str, train: "_TableSplit | None" = None) -> None:
+    def __init__(
+        self, config: "HuggingFace.Config", parts: Mapping[str, Any], part: str, train: "_TableSplit | None" = None
+    ) -> None:
         assert config.dataset is not None
+        dataset, table = config.dataset, parts[part]
         # not the table itself: a split is sent to other processes, which open the table on their own
-        self.table_key = (config.dataset, config.subset_name, part, config.image_column)
-        dataset, table = config.dataset, _parts(config.dataset, config.subset_name)[part]
+        version = table._fingerprint if _was_saved(dataset) else None
+        self.table_key = (dataset, config.subset_name, part, config.image_column, version)
         if not len(table):
             raise ConfigError(f"the split {part!r} of {config.dataset!r} has no rows")
         _check_image(table, config)
@@ -138,12 +162,26 @@ class _TableSplit(LabelledSplit):
 
     @override
     def name_of(self, row: int) -> str:
-        dataset, _, part, _ = self.table_key
+        dataset, _, part, *_ = self.table_key
         return f"{dataset} {part} {row}"
 
 
+def _load(dataset: str, subset_name: str | None) -> dict[str, Any]:
+    """Return the tables of a dataset by the names of its splits; files that were written anew are read anew."""
+    return _loaded(dataset, subset_name, tuple(_versions(dataset)))
+
+
+def _versions(dataset: str) -> Iterator[tuple[str, int, int]]:
+    """Yield path, size and time of the files of a local dataset."""
+    for folder, _, names in os.walk(os.path.expanduser(dataset)):
+        for name in sorted(names):
+            with suppress(FileNotFoundError):  # of a link that leads nowhere
+                status = os.stat(path := os.path.join(folder, name))
+                yield path, status.st_size, status.st_mtime_ns
+
+
 @lru_cache(maxsize=4)
-def _parts(dataset: str, subset_name: str | None) -> dict[str, Any]:
+def _loaded(dataset: str, subset_name: str | None, _versions: tuple[tuple[str, int, int], ...]) -> dict[str, Any]:
     try:
         import datasets
     except ImportError as error:
@@ -174,11 +212,21 @@ def _was_saved(dataset: str) -> bool:
 
 
 @lru_cache(maxsize=4)
-def _images(dataset: str, subset_name: str | None, part: str, column: str) -> Any:
-    """Return the encoded images of a split as an Arrow table of one column."""
+def _images(dataset: str, subset_name: str | None, part: str, column: str, version: str | None) -> Any:
+    """Return the encoded images of a split as an Arrow table of one column.
+
+    Args:
+        version: fingerprint of the saved table with the labels; None: it is not compared.
+
+    Raises:
+        DamagedData: if the table was saved anew since.
+    """
     import datasets
 
-    table = _parts(dataset, subset_name)[part].select_columns([column])
+    table = _load(dataset, subset_name)[part]
+    if version not in (None, table._fingerprint):
+        raise DamagedData(f"the dataset {dataset!r} was written anew while it was in use; start again")
+    table = table.select_columns([column])
     if isinstance(table.features[column], datasets.Image):
         table = table.cast_column(column, datasets.Image(decode=False))
     return table.with_format("arrow")

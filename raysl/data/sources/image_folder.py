@@ -25,7 +25,14 @@ from raysl.data.sources.listing import (
     list_folders,
     printable,
 )
-from raysl.data.sources.part_names import HELD_OUT, group_by_part, held_out_notes, parse_part_name
+from raysl.data.sources.part_names import (
+    group_by_part,
+    held_out_notes,
+    held_out_part,
+    parse_part_name,
+    training_part,
+    trainval_notes,
+)
 from raysl.hashing import digest
 from raysl.storage.addresses import join, stat_uri
 
@@ -60,7 +67,7 @@ class ImageFolder(Source):
     def split(self, name: str) -> Split | None:
         if name == "train":
             return self._train
-        folder = self.config.test or self._inside("val") or self._inside("test")
+        folder = self.config.test or self._inside(held_out_part(self._names))
         if folder is None:
             return None
         files = _FolderSplit(folder, *self._images(folder), self._train.classes)
@@ -68,15 +75,17 @@ class ImageFolder(Source):
 
     @cached_property
     def _train(self) -> Split:
-        named, held_out = self.config.train or self._inside("train"), []
+        named, held_out = self.config.train or self._inside(training_part(self._names)), []
         if named is None:
             if self.config.path is None:
                 raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
-            held_out = [name for part in HELD_OUT for name in self._names[part]]
+            held_out = [name for part in ("val", "test") for name in self._names.get(part, [])]
         folder = named or self.config.path
         files, problems = self._images(folder, held_out)
         notes = _training_notes(folder, files, "data.train=" if named else "data.path=", held_out)
         notes += (self._unused_notes() if named else ()) + problems
+        if self.config.train is None and self.config.test is None and self.config.path is not None:
+            notes += tuple(trainval_notes(self._names, self.config.path))
         return with_frames(_FolderSplit(folder, files, notes), self.config.channels)
 
     def _images(self, uri: str, without: Sequence[str] = ()) -> tuple[list[File], tuple[str, ...]]:
@@ -90,24 +99,25 @@ class ImageFolder(Source):
         unused = [name for name in list_folders(self.config.path) if parse_part_name(name) is None]
         if not unused:
             return ()
+        training = self._names[training_part(self._names) or ""][0]
         return (
             f"{len(unused):,} folders in {self.config.path!r} are not used: {join_some(unused)}; by its name, "
-            f"{printable(self._names['train'][0])!r} is the training images; if it is a class like them, give "
+            f"{printable(training)!r} is the training images; if it is a class like them, give "
             f"data.train={self.config.path}",
         )
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
-        """Names of the folders of each part in `path`."""
+        """Names of the folders of each part that `path` has."""
         if self.config.path is not None:
             _check_folder(self.config.path)
         return group_by_part([] if self.config.path is None else list_folders(self.config.path))
 
-    def _inside(self, part: str) -> str | None:
+    def _inside(self, part: str | None) -> str | None:
         """Return the folder of a part in `path`; None without one."""
-        names = self._names[part]
+        names = [] if part is None else self._names[part]
         if len(names) > 1:
-            setting = "data.train=" if part == "train" else "data.test="
+            setting = "data.train=" if part in ("train", "trainval") else "data.test="
             both = " and ".join(repr(printable(name)) for name in names)
             raise ConfigError(f"{both} in {self.config.path!r} are both {part} by name; give {setting}")
         return join(self.config.path, names[0]) if names else None

@@ -61,15 +61,22 @@ class Footers:
     labels_digest: str = ""
 
 
-def folder_label(path: str, column: str) -> str | None:
-    """Return the label in a folder's name above a file, such as `label=cat`, empty for Hive's null; None without one.
+def folder_label(path: str, column: str, root: str) -> str | None:
+    """Return the label in the name of the nearest folder above a file, such as `label=cat`, empty for Hive's null; None
+    without one.
 
-    >>> folder_label("/data/label=big%20cat/part-0.parquet", "label")
+    Args:
+        root: path of the dataset; folders above it do not count.
+
+    >>> folder_label("/label=clean/data/label=big%20cat/part-0.parquet", "label", "/label=clean/data")
     'big cat'
     """
-    partition = partitioning(pa.schema([(column, pa.string())]), flavor="hive").parse(path)
-    keys = get_partition_keys(partition)
-    return (keys[column] or "") if column in keys else None
+    hive = partitioning(pa.schema([(column, pa.string())]), flavor="hive")
+    for folder in reversed(path.removeprefix(f"{root}/").split("/")[:-1]):
+        keys = get_partition_keys(hive.parse(f"{folder}/"))
+        if column in keys:
+            return keys[column] or ""
+    return None
 
 
 def is_label_type(kind: pa.DataType) -> bool:
@@ -89,11 +96,13 @@ def read_footers(
     image_column: str,
     label_column: str | None,
     num_bytes: Mapping[str, int | None],
+    root: str,
 ) -> Footers:
     """Read the footers of files, several at a time, and check their columns.
 
     Args:
         num_bytes: sizes of files by path, or None; if the size is known, one request reads the end of the file.
+        root: path of the folder of the files, see `folder_label`.
     """
     schemas: dict[str, pa.Schema] = {}
     ranges: dict[str, Range | None] = {}
@@ -103,7 +112,7 @@ def read_footers(
     footers = in_parallel(lambda path: _read_metadata(system, path, num_bytes.get(path)), files, small_reads(system))
     for path, metadata in zip(files, footers, strict=True):
         schema = _without_other_metadata(metadata.schema.to_arrow_schema(), label_column)
-        check_columns(path, schema, image_column, label_column)
+        check_columns(path, schema, image_column, label_column, root)
         if not any(schema.equals(known, check_metadata=True) for known in reversed(schemas.values())):
             schemas[path] = schema
         if label_column is not None and label_kind(schema, label_column) == "integers":
@@ -141,12 +150,12 @@ def units_of(sizes: Sequence[Int64s]) -> tuple[NDArray[np.int32], NDArray[np.int
     return files[has_rows], numbers[has_rows], rows[has_rows]
 
 
-def check_columns(path: str, schema: pa.Schema, image_column: str, label_column: str | None) -> None:
+def check_columns(path: str, schema: pa.Schema, image_column: str, label_column: str | None, root: str) -> None:
     """Refuse a file without a column of images, without the named label column, or with labels of other types."""
     for column in (image_column, label_column, *NAME_COLUMNS):
         if schema.names.count(column) > 1:
             raise ConfigError(f"{path} has {schema.names.count(column)} columns {column!r}; give each its own name")
-    folders = [label_column] if label_column is not None and folder_label(path, label_column) is not None else []
+    folders = [column for column in (label_column,) if column and folder_label(path, column, root) is not None]
     check_columns_exist(path, [*schema.names, *folders], image_column, label_column)
     kind = schema.field(image_column).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:

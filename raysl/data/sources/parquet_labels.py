@@ -220,6 +220,7 @@ def find_labelling(
     column: str | None,
     named: tuple[str, ...],
     training: Labelling | None,
+    root: str,
 ) -> Labelling:
     """Return the labelling of files, with classes from the settings, the training images, the files, or all labels.
 
@@ -227,12 +228,13 @@ def find_labelling(
         column: column of labels, or the key of folders such as `label=cat`; None: nothing is labelled.
         named: names of the classes in the settings; may be empty.
         training: labelling of the training images; None for these themselves.
+        root: path of the folder of the files, see `folder_label`.
     """
     schema = next(iter(footers.schemas.values()))
     kind = label_kind(schema, column)
     known = named or (() if training is None else training.classes)
     if column is None or kind is None:
-        by_folder = None if column is None else _label_by_folder(files, column, named, training)
+        by_folder = None if column is None else _label_by_folder(files, column, named, training, root)
         if by_folder is None and named:
             raise ConfigError(
                 f"data.classes= names {len(named):,} classes, and {files[0]} has no column of labels; "
@@ -269,10 +271,10 @@ def find_labelling(
 
 
 def _label_by_folder(
-    files: Sequence[str], column: str, named: tuple[str, ...], training: Labelling | None
+    files: Sequence[str], column: str, named: tuple[str, ...], training: Labelling | None, root: str
 ) -> Labelling | None:
     """Return the labelling by the names of folders such as `label=cat` (Hive partitions); None without them."""
-    keys = [folder_label(path, column) for path in files]
+    keys = [folder_label(path, column, root) for path in files]
     without = [path for path, key in zip(files, keys, strict=True) if key is None]
     if len(without) == len(files):
         return None

@@ -94,12 +94,14 @@ class ParquetSplit(Split):
         self.files = Paths(files)
         known = [(versions or {}).get(path, FileVersion()) for path in self.files]
         self.image_column = image_column
-        system, _ = open_uri(uri)
+        system, root = open_uri(uri)
+        if root in self.files:
+            root = root.rpartition("/")[0]
         if manifest is not None:
             footers = manifest
         else:
             num_bytes = {path: version.num_bytes for path, version in zip(self.files, known, strict=True)}
-            footers = read_footers(system, list(self.files), image_column, label_column, num_bytes)
+            footers = read_footers(system, list(self.files), image_column, label_column, num_bytes, root)
         if not len(footers.unit_sizes):
             raise ConfigError(f"no rows in the Parquet files of {uri!r}; give data.path= files with images")
         check_label_kinds(footers.schemas, label_column)
@@ -116,7 +118,7 @@ class ParquetSplit(Split):
         self.name_column = name_column(footers.schemas.values())
         known_labels = None if training is None else training.labelling
         self.labelling: Labelling = find_labelling(
-            system, list(self.files), footers, label_column, classes, known_labels
+            system, list(self.files), footers, label_column, classes, known_labels, root
         )
         self.label_column = self.labelling.column
         self.is_multilabel = self.labelling.is_multilabel

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from raysl.data.sources.listing import join_some
@@ -10,13 +10,11 @@ from raysl.errors import ConfigError
 
 T = TypeVar("T")
 
-PARTS = ("train", "val", "test")
-HELD_OUT = ("val", "test")  # the first that exists is used
 RULE = "train, training, val, valid, validation, test or testing"
 _PART_BY_WORD = {
     "train": "train",
     "training": "train",
-    "trainval": "train",
+    "trainval": "trainval",
     "val": "val",
     "valid": "val",
     "validation": "val",
@@ -55,12 +53,42 @@ def find_part(path: str) -> str | None:
     return None
 
 
+def training_part(parts: Container[str | None]) -> str | None:
+    """Return the part that is trained on, of those that a dataset has; None if no name says so."""
+    return next((part for part in ("train", "trainval") if part in parts), None)
+
+
+def held_out_part(parts: Container[str | None]) -> str | None:
+    """Return the part that is held out, of those that a dataset has: val before test, but trainval contains val.
+
+    >>> held_out_part({"train", "trainval", "val", "test"}), held_out_part({"trainval", "val", "test"})
+    ('val', 'test')
+    """
+    held_out = ("test",) if training_part(parts) == "trainval" else ("val", "test")
+    return next((part for part in held_out if part in parts), None)
+
+
+def trainval_notes(parts: Container[str | None], where: str, ending: str = "") -> list[str]:
+    """Return a note if a dataset has trainval beside train or val, which it contains.
+
+    Args:
+        ending: end of the names of the settings that choose the parts.
+    """
+    if "trainval" not in parts:
+        return []
+    if training_part(parts) == "train":
+        return [f"trainval in {where!r} is not used, as there is train; data.train{ending}= trains on it"]
+    if "val" not in parts:
+        return []
+    return [f"val in {where!r} is not held out, as trainval contains it by its name; data.test{ending}= holds it out"]
+
+
 def group_by_part(names: Iterable[str]) -> dict[str, list[str]]:
     """Group names of folders by the part that they mean; other names are left out."""
-    parts: dict[str, list[str]] = {part: [] for part in PARTS}
+    parts: dict[str, list[str]] = {}
     for name in names:
         if (part := parse_part_name(name)) is not None:
-            parts[part].append(name)
+            parts.setdefault(part, []).append(name)
     return parts
 
 
@@ -73,14 +101,15 @@ class PartFiles(NamedTuple, Generic[T]):
 
 
 def choose_files(files: Iterable[tuple[str, T]], where: str) -> PartFiles[T]:
-    """Choose shards: for training those of the part train, else those of no part; held out those of val, else test."""
-    parts: dict[str | None, list[tuple[str, T]]] = {part: [] for part in (*PARTS, None)}
+    """Choose shards for training, of the part train, else trainval, else of no part, and shards that are held out."""
+    parts: dict[str | None, list[tuple[str, T]]] = {}
     for path, file in files:
-        parts[find_part(path)].append((path, file))
-    test = next((parts[part] for part in HELD_OUT if parts[part]), [])
-    train = parts["train"] or parts[None]
-    notes: list[str] = []
-    if parts["train"] and parts[None]:
+        parts.setdefault(find_part(path), []).append((path, file))
+    chosen, held_out = training_part(parts), held_out_part(parts)
+    train = parts.get(chosen, [])
+    test = [] if held_out is None else parts[held_out]
+    notes = trainval_notes(parts, where)
+    if chosen is not None and None in parts:
         notes.append(
             f"{len(parts[None]):,} files in {where!r} are not used because their names neither begin nor end with one "
             f"of {RULE}: {join_some([path for path, _ in parts[None]])}"

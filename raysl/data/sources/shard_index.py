@@ -138,7 +138,8 @@ def _index_address(shard: Shard, folder: str | None) -> tuple[str, str]:
     ending = ENDING_ARRAYS if shard.has_arrays else ENDING
     if folder is None:
         return shard.folder, f"{shard.name}{ending}"
-    origin = digest(shard.folder)[:8]  # shards of several folders may have the same names
+    # shards of several folders may have the same names, and a/b and a-b look alike
+    origin = digest(join(shard.folder, shard.name))[:8]
     return folder, f"{origin}-{shard.name.replace('/', '-')}{ending}"
 
 
@@ -158,7 +159,7 @@ def _have_index(shards: Sequence[Shard], folder: str | None) -> list[bool]:
 
 
 def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex | None:
-    """Load a stored index; None if it has other settings, or if the shard had another size or a later time."""
+    """Load a stored index; None if it has other settings, or if the shard had another size or time."""
     uri, name = _index_address(shard, folder)
     system, root = open_uri(uri)
     content = read_file(system, f"{root}/{name}")
@@ -168,7 +169,7 @@ def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex
         *settings, mtime_ns = facts["shard"]
         if settings != [label_key, shard.image_key, shard.num_bytes]:
             return None
-        if mtime_ns is not None and shard.mtime_ns is not None and mtime_ns > shard.mtime_ns:
+        if mtime_ns is not None and shard.mtime_ns is not None and mtime_ns != shard.mtime_ns:
             return None
         columns: dict[str, Any] = {name: stored[name] for name in ("offsets", "sizes", "labels", "keys")}
         index = ShardIndex(**columns, summary=from_record(Summary, facts["summary"], name))

@@ -14,6 +14,8 @@ from raysl.data.split import Over, Rows, Split, runs
 from raysl.errors import ConfigError, log
 from raysl.hashing import Int64s, digest, hash_text, permutation
 
+KEY_MARK = ".tar: "
+"""Part of the name of an image in a tar, before the key of its sample."""
 MOST_TIMES = 4.0
 """Bytes read for each byte of the images of `limit` from which on they are those of a few units. Where `balanced`,
 `skip` or `subset` choose, a warning."""
@@ -202,15 +204,20 @@ def _find_named(split: Split, wanted: list[str], uri: str) -> Int64s:
 
 
 def _matches(split: Split, wanted: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield the number of each wanted name with each row of that name."""
+    """Yield the number of each wanted name with each row of that name; a sample in a tar is named by its key."""
     by_base: dict[str, list[int]] = {}
+    by_key: dict[str, list[int]] = {}
     wanted = [composed(name) for name in wanted]
     for number, name in enumerate(wanted):
-        by_base.setdefault(name.rpartition("/")[2], []).append(number)
+        base = name.rpartition("/")[2]
+        by_base.setdefault(base, []).append(number)
+        by_key.setdefault(base.partition(".")[0], []).append(number)
     for row, name in enumerate(split.names_of(np.arange(split.num_samples))):
-        folder, _, base = composed(name).rpartition("/")
-        for key in dict.fromkeys((base, base.rpartition(".")[0])):
-            for number in by_base.get(key, ()):
+        _, is_key, key = composed(name).rpartition(KEY_MARK)  # of a sample in a tar, without an extension
+        folder, _, base = (key if is_key else composed(name)).rpartition("/")
+        bases = dict.fromkeys((base, base.rpartition(".")[0]))
+        for numbers in [by_key.get(base, ())] if is_key else [by_base.get(one, ()) for one in bases]:
+            for number in numbers:
                 if _ends_in(folder, wanted[number].rpartition("/")[0].removeprefix("./")):
                     yield number, row
 

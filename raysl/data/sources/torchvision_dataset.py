@@ -127,6 +127,11 @@ class TorchvisionDataset(Source):
         if validation is None:
             return FilesSplit(self.config.root, files, labels, classes)
         more, its_labels, _ = self._files(validation)
+        if shared := set(files) & set(more):
+            raise ConfigError(
+                f"data.validation_split={validation!r}: {len(shared):,} of its {len(more):,} images are in the part "
+                f"{part!r}, such as {min(shared)}; set data.train_split= to one without them"
+            )
         split = FilesSplit(self.config.root, files + more, np.concatenate([labels, its_labels]), classes)
         split.num_validation = len(more)
         return split

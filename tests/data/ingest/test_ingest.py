@@ -14,6 +14,7 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -339,6 +340,21 @@ def test_a_finished_one_says_so_and_changes_nothing(images: DataConfig, tmp_path
     (out / "train-00001-of-00002.parquet").unlink()
     assert not ingest_source(images, str(out), SMALL).was_done, "a file has gone since"
     assert ingest_source(images, str(out), SMALL).was_done
+
+
+def test_images_with_other_labels_are_refused(tmp_path: Path) -> None:
+    def config(labels: list[int]) -> DataConfig:
+        columns = {"image": [file_of(shade) for shade in range(4)], "label": labels}
+        pq.write_table(pa.table(columns), tmp_path / "source.parquet")
+        return Parquet.Config(train=str(tmp_path / "source.parquet"))
+
+    out, layout = str(tmp_path / "out"), Layout(rows_per_file=2, seed=None)
+    ingest_source(config([0, 1, 2, 3]), out, layout)
+    for _ in ("finished", "unfinished"):
+        with pytest.raises(ConfigError, match="content"):
+            ingest_source(config([3, 2, 1, 0]), out, layout)
+        (tmp_path / "out" / "manifest.json").unlink(missing_ok=True)
+    assert ingest_source(config([0, 1, 2, 3]), out, layout).was_done is False
 
 
 def test_other_settings_or_images_are_refused_with_what_differs(images: DataConfig, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import pickle
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysl.data.source import Missing
+from raysl.data.sources import hugging_face
 from raysl.data.sources.concat import Concat
 from raysl.data.sources.hugging_face import HuggingFace
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, DamagedData
 from tests.data.samples import all_rows, png, sent
 
 datasets = pytest.importorskip("datasets")
@@ -222,8 +224,37 @@ def test_places_that_are_no_dataset_are_told(tmp_path: Path) -> None:
     )
 
 
+def test_a_dataset_that_is_saved_anew_is_read_anew_and_not_under_a_run(tmp_path: Path) -> None:
+    def save(shades: list[int]) -> None:
+        shutil.rmtree(tmp_path / "saved", ignore_errors=True)
+        table_of(shades, shades, datasets.Value("int64")).save_to_disk(str(tmp_path / "saved"))
+
+    save([1, 2, 3])
+    before = source_of(tmp_path / "saved").required("train")
+    assert all_rows(before).labels.tolist() == [1, 2, 3]
+    unread = source_of(tmp_path / "saved").required("train")
+    hugging_face._images.cache_clear()
+    save([3, 2, 1])
+    rows = all_rows(source_of(tmp_path / "saved").required("train"))
+    assert (rows.images, rows.labels.tolist()) == ([png(3), png(2), png(1)], [3, 2, 1])
+    with pytest.raises(DamagedData, match=r"the dataset '.*/saved' was written anew while it was in use; start again"):
+        all_rows(sent(unread))
+
+
+@pytest.mark.parametrize(
+    ("settings", "held_out"), [({}, "test"), ({"train_split": "trainval"}, "test"), ({"train_split": "train"}, "val")]
+)
+def test_trainval_contains_val_so_that_test_is_held_out(tmp_path: Path, settings: Any, held_out: str) -> None:
+    shades = {"trainval": 1, "val": 2, "test": 3} | ({"train": 4} if settings else {})
+    datasets.DatasetDict({name: table_of([shade]) for name, shade in shades.items()}).save_to_disk(str(tmp_path / "s"))
+    source = source_of(tmp_path / "s", **settings)
+    assert all_rows(source.required("train")).images == [png(shades[settings.get("train_split", "trainval")])]
+    assert all_rows(source.required("test")).images == [png(shades[held_out])]
+    assert bool(source.required("train").notes) == (settings.get("train_split") != "trainval"), "a choice needs no note"
+
+
 def test_a_split_without_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysl.data.sources.hugging_face._parts", lambda *_: {"train": table_of([])})
+    monkeypatch.setattr("raysl.data.sources.hugging_face._load", lambda *_: {"train": table_of([])})
     assert message_of(source_of("mine")) == "the split 'train' of 'mine' has no rows"
 
 

@@ -314,6 +314,21 @@ def test_folders_of_hive_partitions_label_their_files(tmp_path: Path) -> None:
         source(tmp_path).required("train")
 
 
+def test_folders_above_the_dataset_label_nothing_and_the_nearest_one_counts(tmp_path: Path) -> None:
+    root = tmp_path / "label=clean" / "data"
+    for folder in ("label=x/label=a", "label=y/label=b"):
+        (root / folder).mkdir(parents=True)
+        write(root / folder / "0.parquet")
+    train = source(root).required("train")
+    assert (train.classes, all_rows(train).labels.tolist()) == (("a", "b"), [0, 0, 0, 1, 1, 1])
+    flat = tmp_path / "label=clean" / "flat"
+    flat.mkdir()
+    write(flat / "0.parquet")
+    for path in (flat, flat / "0.parquet"):
+        train = source(path).required("train")
+        assert (train.classes, all_rows(train).labels.tolist()) == ((), [-1, -1, -1])
+
+
 def test_folders_of_another_key_with_numbers_label_their_files(tmp_path: Path) -> None:
     for number in (0, 1, 10):
         (tmp_path / f"kind={number}").mkdir()
@@ -546,5 +561,5 @@ def test_what_writers_note_beside_the_columns_does_not_make_schemas_differ(tmp_p
         table = pa.table({"image": [png(1)], "label": [1]}).replace_schema_metadata({"pandas": f"rows {number}"})
         pq.write_table(table, tmp_path / f"train-{number}.parquet")
     files = [str(path) for path in sorted(tmp_path.iterdir())]
-    footers = parquet_columns.read_footers(fs.LocalFileSystem(), files, "image", "label", {})
+    footers = parquet_columns.read_footers(fs.LocalFileSystem(), files, "image", "label", {}, "")
     assert list(footers.schemas) == files[:1]

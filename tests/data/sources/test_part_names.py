@@ -48,7 +48,7 @@ def folder(root: Path) -> Source:
         ("split=test", "test"),
         ("test_images", "test"),
         ("train2017", "train"),
-        ("trainval", "train"),
+        ("trainval", "trainval"),
         ("train_station", None),
         ("valley", None),
         ("contest", None),
@@ -98,6 +98,26 @@ def test_parts_of_files_have_many_names(tmp_path: Path, kind: str, held_out: str
     made = Parquet if kind == "parquet" else WebDataset
     source = made(made.Config(path=str(tmp_path)))
     assert (shades(source.required("train")), shades(source.required("test"))) == ([0], [1])
+
+
+@pytest.mark.parametrize("kind", ["png", "parquet", "tar"])
+def test_trainval_contains_val_so_that_test_is_held_out(tmp_path: Path, kind: str) -> None:
+    def opened(*parts: str) -> Source:
+        ending = "a/0.png" if kind == "png" else f"0.{kind}"
+        root = fill(tmp_path / "-".join(parts), *(f"{part}/{ending}" for part in parts))
+        made = {"png": ImageFolder, "parquet": Parquet, "tar": WebDataset}[kind]
+        return made(made.Config(path=str(root)))
+
+    source = opened("trainval", "val", "test")
+    assert (shades(source.required("train")), shades(source.required("test"))) == ([0], [2])
+    note = source.required("train").notes[-1]
+    assert note.startswith("val in '")
+    assert note.endswith("' is not held out, as trainval contains it by its name; data.test= holds it out")
+    assert opened("trainval", "val").optional("test") is None
+    source = opened("trainval", "train", "val")
+    assert (shades(source.required("train")), shades(source.required("test"))) == ([1], [2])
+    note = source.required("train").notes[-1]
+    assert "is not used, as there is train; data.train= trains on it" in note
 
 
 def test_two_folders_of_one_part_are_refused(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from raysl.config.load import load_config
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.synthetic import Synthetic
+from raysl.data.sources.webdataset import WebDataset
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from tests.data.samples import all_rows, png, sent
+from tests.data.sources.test_webdataset import tar_of
 
 
 class Counted(Split):
@@ -252,6 +254,26 @@ def test_numbers_that_are_names_too_are_read_as_the_setting_says(tmp_path: Path)
     (tmp_path / "words.txt").write_text("a.png\n")
     with pytest.raises(ConfigError, match=r"words.txt lists a value that is not an index: .*'a.png'; set data"):
         images("words.txt", subset_by="index")
+
+
+def test_samples_of_a_tar_are_named_by_their_keys(tmp_path: Path) -> None:
+    keys = ["9", "8", "x/7", "6"]
+    (tmp_path / "a.tar").write_bytes(tar_of({f"{key}.png": png(shade) for shade, key in enumerate(keys)}))
+
+    def images(text: str, **settings: Any) -> list[object]:
+        (tmp_path / "list.txt").write_text(text)
+        config = WebDataset.Config(train=str(tmp_path / "a.tar"), subset=str(tmp_path / "list.txt"), **settings)
+        return list(all_rows(WebDataset(config).required("train")).images)
+
+    assert images("9\n7\n") == images("9.png\nx/7.png\n") == images("x/7\n9") == [png(0), png(2)]
+    assert images("9\n7\n", subset_by="name") == [png(0), png(2)]
+    with pytest.raises(ConfigError, match=r"lists 1 images that are not in the dataset: y/7"):
+        images("y/7")
+    (tmp_path / "a.tar").write_bytes(tar_of({f"{key}.png": png(key) for key in range(4, 0, -1)}))
+    with pytest.raises(ConfigError, match=r"lists 2 numbers that are indices of images, but 2 of them are also names"):
+        images("1\n2")
+    assert images("1\n2", subset_by="index") == [png(3), png(2)]
+    assert images("1\n2", subset_by="name") == [png(2), png(1)]
 
 
 def test_how_a_list_is_read_needs_a_list() -> None:

@@ -309,6 +309,17 @@ def test_parts_can_be_chosen_in_torchvisions_words(tmp_path: Path) -> None:
     )
 
 
+def test_validation_images_that_are_trained_on_are_refused(tmp_path: Path) -> None:
+    aircraft(tmp_path)
+    data = tmp_path / "fgvc-aircraft-2013b" / "data"
+    put(data / "images_variant_val.txt", "0000 A300\n")
+    settings = {"validation_split": "val"}
+    assert message_of(source_of("FGVCAircraft", tmp_path, **settings)) == (
+        "data.validation_split='val': 1 of its 1 images are in the part 'trainval', such as "
+        "fgvc-aircraft-2013b/data/images/0000.jpg; set data.train_split= to one without them"
+    )
+
+
 @pytest.mark.usefixtures("_any_content")
 def test_other_labels_have_another_fingerprint(tmp_path: Path) -> None:
     prints = set()

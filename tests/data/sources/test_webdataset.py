@@ -185,6 +185,24 @@ def test_a_shard_that_is_replaced_by_an_older_one_of_the_same_size_is_looked_thr
     assert all_rows(source_of(path).required("train")).labels.tolist() == [2]
 
 
+def test_a_shard_that_is_replaced_by_another_one_of_the_same_size_is_looked_through_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", {"1.png": png(1), "1.cls": b"1"})
+    os.utime(tmp_path / "a.tar", (1, 1))
+    assert all_rows(source_of(path).required("train")).labels.tolist() == [1]
+    write(tmp_path / "a.tar", {"1.png": png(1), "1.cls": b"2"})
+    os.utime(tmp_path / "a.tar", (2, 2))
+    assert all_rows(source_of(path).required("train")).labels.tolist() == [2], "though its index is newer"
+
+
+def test_shards_whose_paths_look_alike_have_indices_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "s" / "a").mkdir(parents=True)
+    write(tmp_path / "s" / "a" / "b.tar", {"1.png": png(1), "1.cls": b"1"})
+    write(tmp_path / "s" / "a-b.tar", {"1.png": png(2), "1.cls": b"2"})
+    for _ in range(2):
+        rows = all_rows(source_of(tmp_path / "s", index=str(tmp_path / "index")).required("train"))
+        assert sorted(zip(rows.labels.tolist(), rows.images, strict=True)) == [(1, png(1)), (2, png(2))]
+
+
 def test_a_shard_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.tar", samples(range(3)))
     first = source_of(tmp_path).required("train")
