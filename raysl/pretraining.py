@@ -109,6 +109,7 @@ def pretrain(
             f"{', '.join(unknown)}: pretrain has no such argument; settings belong to the configuration, as in "
             f"raysl.pretrain(raysl.load_config('simclr', {words}))"
         )
+    _check_callbacks(callbacks)
     with training(
         config, check_benchmarks, callbacks=callbacks, show_progress=show_progress, until=until, stop=stop
     ) as run:
@@ -150,6 +151,15 @@ def _command(folder: RunFolder) -> list[str]:
     if program == "raysl":
         return [program, *sys.argv[1:]]
     return ["raysl", "pretrain", folder.uri_of(SETTINGS_FILE)] if folder.is_local else []
+
+
+def _check_callbacks(callbacks: object) -> None:
+    """Refuse raysl's own callbacks, which belong to the settings."""
+    rule = "Ray Train's UserCallback observe a run here; raysl's own belong to the settings: callbacks=[windows]"
+    if not isinstance(callbacks, list | tuple):
+        raise ConfigError(f"callbacks={callbacks!r} is no list; {rule}")
+    if wrong := [callback for callback in callbacks if not isinstance(callback, UserCallback)]:
+        raise ConfigError(f"callbacks: {wrong[0]!r} is no UserCallback; objects of {rule}")
 
 
 def _print(result: Result) -> None:

@@ -10,6 +10,7 @@ import os.path
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.abc import ExecutionLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from raysl.errors import log
 from raysl.redact import texts_in
 
 PREFIX = "raysl_user_"
@@ -77,10 +79,19 @@ def find_file(name: str) -> UserFile | None:
     Args:
         name: path as settings name it. A relative one starts at the working directory of the driver.
     """
+    if name in SENT:
+        return SENT[name]
     path = Path(name).expanduser().resolve()
-    if (file := SENT.get(name) or _read.get(str(path))) is not None:
-        return file
-    return UserFile(str(path), importlib.util.decode_source(path.read_bytes())) if path.is_file() else None
+    now = UserFile(str(path), importlib.util.decode_source(path.read_bytes())) if path.is_file() else None
+    file = _read.get(str(path), now)
+    if now is not None and now != file:
+        _warn_of_change(name)
+    return file
+
+
+@cache
+def _warn_of_change(name: str) -> None:
+    log.warning("%s has changed since this process imported it; start the process or kernel anew to use it", name)
 
 
 def import_file(name: str, file: UserFile) -> ModuleType:

@@ -12,7 +12,7 @@ from raysl.cluster import board
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.sweeps.load import load_sweep
-from raysl.user_files import PREFIX, UserFile
+from raysl.user_files import PREFIX, UserFile, find_file, import_file
 from tests.runs.boards import Notes
 
 CACHED = """
@@ -102,6 +102,23 @@ def test_files_that_another_thread_imports_meanwhile_are_no_error(
     leave(tmp_path, monkeypatch)
     board.receive_files()
     assert set(user_files.SENT) == {"mine.py", "other.py"}
+
+
+def test_a_file_that_has_changed_since_it_was_imported_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("edited.py").write_text("x = 1\n")
+    file = find_file("edited.py")
+    assert file is not None
+    assert import_file("edited.py", file).x == 1
+    assert find_file("edited.py") == file
+    assert not caplog.messages
+    Path("edited.py").write_text("x = 2\n")
+    assert [find_file("edited.py"), find_file("edited.py")] == [file, file]
+    assert caplog.messages == [
+        "edited.py has changed since this process imported it; start the process or kernel anew to use it"
+    ]
 
 
 def test_other_content_is_another_module() -> None:

@@ -8,13 +8,14 @@ from raysl.methods.method import Method
 from raysl.plan.plan import TrainPlan
 from raysl.report.contents import is_beside
 from raysl.schedule import warmup
+from raysl.train.callbacks.callback import OF_LOOP
 from raysl.train.callbacks.checkpoint_keeper import CheckpointKeeper
 from raysl.train.callbacks.early_stop import EarlyStop
 from raysl.train.callbacks.held_out import PREFIX
 from raysl.train.callbacks.online_probe import HELD_OUT, TRAINED
 
-LOGGED = ("step", "epoch", "loss", "lr", "images_per_s", "step_s", "data_wait", "memory_gb", "corrupt_images")
-"""Numbers that every run logs; the last one only if there are such images."""
+LOGGED = (*OF_LOOP, "corrupt_images")
+"""Numbers that every run logs; the last one only if there are such images, and `loss_scale` only in fp16."""
 
 
 def check_expected_names(

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.data.batch import Batch
+from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
 from raysl.plan.plan import ClipOver, TrainPlan
 from raysl.schedule import Step
+from raysl.train.callbacks.callback import check_names
 from raysl.transforms.device import to_device
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -33,6 +35,7 @@ def backward_in_parts(
         Loss and metrics as means over the rows of the parts; `carry` in the order of the batch's rows.
 
     Raises:
+        ConfigError: if the step's result is no `StepOutput` of a scalar loss with a gradient and of scalar metrics.
         ValueError: if a tensor in `carry` has not one row for each image.
     """
     parts = plan.parts(step, dist.rank())
@@ -43,9 +46,33 @@ def backward_in_parts(
             half = AUTOCAST.get(plan.precision)
             with torch.autocast(batch.index.device.type, half, enabled=half is not None):
                 out: StepOutput = model(_select_rows(batch, rows) if len(parts) > 1 else batch, step)
+            out = _checked(out, model)
             torch.autograd.backward(scaler.scale(out.loss * plan.weight(len(rows), step)))
         outs.append(replace(out, loss=out.loss.detach()))
     return outs[0] if len(outs) == 1 else _join(outs, parts)
+
+
+def _checked(out: object, model: nn.Module) -> StepOutput:
+    """Return the result of a step, with metrics that are plain numbers as tensors."""
+    step = f"{type(getattr(model, 'module', model)).__qualname__}.training_step"
+    if not isinstance(out, StepOutput):
+        raise ConfigError(f"{step} returned {type(out).__name__}; return StepOutput(loss, metrics)")
+    loss, metrics = out.loss, dict(out.metrics)
+    if not isinstance(loss, Tensor) or loss.ndim:
+        raise ConfigError(f"{step} returned as its loss {_described(loss)}; return a scalar, the mean over the images")
+    if not loss.requires_grad:
+        raise ConfigError(f"{step} returned a loss without a gradient; return one that depends on weights")
+    check_names(step, metrics)
+    for name, value in metrics.items():
+        if isinstance(value, int | float):
+            metrics[name] = loss.new_tensor(float(value))
+        elif not isinstance(value, Tensor) or value.ndim:
+            raise ConfigError(f"{step} returned as metric {name!r} {_described(value)}; return a scalar")
+    return replace(out, metrics=metrics)
+
+
+def _described(value: object) -> str:
+    return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
 
 
 def _select_rows(batch: Batch, rows: Sequence[int]) -> Batch:

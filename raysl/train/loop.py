@@ -17,7 +17,7 @@ from raysl.optim.build import lr_at, set_schedules
 from raysl.plan.plan import TrainPlan
 from raysl.schedule import Step
 from raysl.train.batches import BatchStream, as_stream
-from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.callback import Callback, Run, check_callbacks
 from raysl.train.epoch_lines import EpochLines
 from raysl.train.gradients import backward_in_parts, clip_norm
 from raysl.train.late import FiniteCheck
@@ -76,6 +76,7 @@ def fit(
     lines = EpochLines(plan, state.step) if is_shown else None
     warm = WarmHeads(method, state.config.train.warm_heads)
     drops = PatchDrops.of(state.setup, plan, method.backbone)
+    check_callbacks(callbacks)
     for callback in callbacks:
         callback.on_train_start(run)
     if state.step == 0:
@@ -171,7 +172,7 @@ def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, finite: Fini
         lr = lr_at(run.plan.optim, run.plan.step(run.state.step - 1), run.plan.batch_size)
         averages = _average(out)  # waits for the device, so the meter times finished steps
         scale = {"loss_scale": run.state.scaler.get_scale()} if run.state.scaler.is_enabled() else {}
-        run.log({"epoch": step.index / step.epoch_len, "lr": lr, **averages, **scale, **meter.read()})
+        run.add({"epoch": step.index / step.epoch_len, "lr": lr, **averages, **scale, **meter.read()})
     with run.observing():
         _tell(run, callbacks, step, out)
 

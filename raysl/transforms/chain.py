@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.errors import ConfigError
 from raysl.transforms.device import to_device
 from raysl.transforms.functional import to_float, to_uint8
 from raysl.transforms.programs import HAS_KERNELS, Program
@@ -47,8 +48,23 @@ def apply_chain(transforms: Sequence[Transform], params: Params, images: Tensor,
                 out = _run_program(out, (run[0][chunk], run[1][chunk]))
             else:
                 transform, values = run[0]
-                out = transform.apply(out, {name: value[chunk] for name, value in values.items()})
+                changed = transform.apply(out, {name: value[chunk] for name, value in values.items()})
+                out = _checked(transform, out, changed)
         images.index_copy_(0, chosen, to_uint8(out))
+
+
+def _checked(transform: Transform, images: Tensor, changed: object) -> Tensor:
+    """Return the images that a transform has made of others; refuse what would be stored as other pixels."""
+    what = f"{type(transform).__qualname__}.apply"
+    rule = f"return floats {list(images.shape)} in [0, 1], on the device of its images"
+    if not isinstance(changed, Tensor):
+        raise ConfigError(f"{what} returned {type(changed).__name__}; {rule}")
+    if not changed.is_floating_point() or changed.shape != images.shape or changed.device != images.device:
+        raise ConfigError(f"{what} returned {changed.dtype} {list(changed.shape)} on {changed.device}; {rule}")
+    # a GPU would have to be waited for
+    if changed.device.type == "cpu" and not changed.isfinite().all():
+        raise ConfigError(f"{what} returned values that are not finite, which would become black pixels; {rule}")
+    return changed
 
 
 Drawn = list[tuple[Transform, dict[str, Tensor]]]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.errors import ConfigError
 from raysl.transforms.chain import apply_chain, row_numbers
 from raysl.transforms.crop import Crop
 from raysl.transforms.transform import SampleRandom, Transform
@@ -189,4 +190,8 @@ def _draw(transforms: Sequence[Transform], random: SampleRandom, side: int) -> l
     """
     names = [type(transform).__name__ for transform in transforms]
     streams = [random.at(crc32(name.encode())).at(names[:number].count(name)) for number, name in enumerate(names)]
-    return [transform.draw(stream, (side, side)) for transform, stream in zip(transforms, streams, strict=True)]
+    drawn = [transform.draw(stream, (side, side)) for transform, stream in zip(transforms, streams, strict=True)]
+    for name, params in zip(names, drawn, strict=True):
+        if not isinstance(params, dict) or any(not isinstance(value, Tensor) for value in params.values()):
+            raise ConfigError(f"{name}.draw returned {params!r:.200}; return tensors [B, ...] by name, {{}} for none")
+    return drawn

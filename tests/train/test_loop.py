@@ -4,14 +4,17 @@ import math
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
+from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
 from raysl.methods.simclr import SimCLR
 from raysl.plan.setup import Setup
@@ -136,6 +139,60 @@ def test_loss_that_is_not_finite_names_the_step_and_leaves_the_weights(tmp_path:
 
 
 @pytest.mark.thorough
+class _Returning(SimCLR):
+    """SimCLR whose step returns something else."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(SimCLR.Config):
+        """Those of SimCLR."""
+
+    change: Callable[[StepOutput], Any]
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """See `Method.training_step`."""
+        changed: StepOutput = self.change(super().training_step(batch, step))
+        return changed
+
+
+def _train_with(change: Callable[[StepOutput], Any]) -> dict[str, float]:
+    config = load_config("quickstart", [*SMALL, "train.epochs=1", "method.name=tests.train.test_loop:_Returning"])
+    state = TrainState.create(Setup.of(config, *IMAGES))
+    method: Any = state.method
+    method.change = change
+    return fit(state, method, TrainPlan.from_config(config, IMAGES[0]), _batches(), reporter=LocalReporter())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda out: out.loss, "returned Tensor; return StepOutput"),
+        (lambda out: None, "returned NoneType; return StepOutput"),
+        (lambda out: StepOutput(1.0), "as its loss 1.0; return a scalar"),  # type: ignore[arg-type]
+        (lambda out: StepOutput(out.loss[None]), r"as its loss a tensor \[1\]; return a scalar"),
+        (lambda out: StepOutput(out.loss.detach()), "a loss without a gradient"),
+        (lambda out: StepOutput(out.loss, {"a": [1.0]}), r"as metric 'a' \[1.0\]; return a scalar"),  # type: ignore[dict-item]
+        (lambda out: StepOutput(out.loss, {"a": torch.ones(4)}), r"as metric 'a' a tensor \[4\]; return a scalar"),
+        (lambda out: StepOutput(out.loss, {"step": out.loss.detach()}), "logs step, which every run logs itself"),
+    ],
+)
+def test_what_is_no_result_of_a_step_is_refused_with_its_method(change: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^_Returning.training_step (returned )?{message}"):
+        _train_with(change)
+
+
+def test_metrics_of_a_step_may_be_plain_numbers() -> None:
+    assert _train_with(lambda out: StepOutput(out.loss, {"a": 2, "b": 0.5}))["a"] == 2.0  # type: ignore[dict-item]
+
+
+def test_what_is_no_list_of_callbacks_is_refused_and_none_logs_numbers_of_the_loop() -> None:
+    state, plan = _state()
+    for callbacks in (_StopAt(1), [_StopAt], ["windows"]):
+        with pytest.raises(ConfigError, match=r"^callbacks"):
+            fit(state, state.method, plan, _batches(), callbacks=callbacks, reporter=LocalReporter())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a callback logs epoch, loss, which every run logs itself; choose other"):
+        Run(state, plan).log({"loss": 1.0, "epoch": 2.0, "mine": 3.0})
+
+
 def test_metrics_behind_the_restored_step_are_cut_off(tmp_path: Path) -> None:
     state, plan = _state()
     fit(

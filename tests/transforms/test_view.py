@@ -4,6 +4,8 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from raysl.errors import ConfigError
 from raysl.transforms import (
     Affine,
     CenterCrop,
@@ -21,6 +24,7 @@ from raysl.transforms import (
     RandomCrop,
     RandomResizedCrop,
     Solarize,
+    Transform,
     View,
     ViewRecipe,
     evaluation_recipe,
@@ -220,6 +224,47 @@ def test_wrong_recipes_and_images_are_refused(cuts) -> None:
         recipe([images[0], images[1].float()], np.array([4, 8]), 0, 0)
     with pytest.raises(ValueError, match=r"image 8 is torch\.uint8 \[1, 20, 20\]"):
         recipe([images[0], images[1][:1]], np.array([4, 8]), 0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returning(Transform):
+    """Returns what a test asks for."""
+
+    drawn: Any = field(default_factory=dict)
+    change: Callable[[Tensor], Any] = lambda images: images
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        """See `Transform.draw`."""
+        drawn: dict[str, Tensor] = self.drawn
+        return drawn
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        """See `Transform.apply`."""
+        changed: Tensor = self.change(images)
+        return changed
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"change": lambda images: (images * 255).to(torch.uint8)},
+            r"apply returned torch.uint8 \[2, 3, 8, 8\]",
+        ),
+        ({"change": lambda images: images[..., :4]}, r"apply returned torch.float32 \[2, 3, 8, 4\] on cpu"),
+        ({"change": lambda images: None}, "apply returned NoneType"),
+        ({"change": lambda images: images.numpy()}, "apply returned ndarray"),
+        ({"change": lambda images: images * torch.nan}, "apply returned values that are not finite"),
+        ({"drawn": None}, "draw returned None; return tensors"),
+        ({"drawn": {"a": np.zeros(2)}}, "draw returned {'a': array"),
+    ],
+)
+def test_what_a_transform_may_not_return_is_refused_with_its_name(settings: dict[str, Any], message: str) -> None:
+    images = [torch.zeros(3, 9, 9, dtype=torch.uint8)] * 2
+    with pytest.raises(ConfigError, match=f"^Returning.{message}"):
+        ViewRecipe({"global": (View(RandomResizedCrop(size=8), (Returning(**settings),)),)})(
+            images, np.arange(2), seed=0, epoch=0
+        )
 
 
 def test_a_recipe_travels_to_another_process() -> None:

@@ -163,6 +163,20 @@ def cut_images(
     return Cut(views, samples.labels, tuple(samples.corrupt), tuple(samples.sources[0].names), samples.read_s)
 
 
+def _check_rows(split: Split, rows: Rows, num: int) -> None:
+    """Refuse rows that a split cannot have read, and labels without a class."""
+    what = f"{type(split).__qualname__}.read"
+    if not isinstance(rows, Rows):
+        raise ConfigError(f"{what} returned {type(rows).__name__}; return Rows(images, labels, names)")
+    counts = {"images": len(rows.images), "labels": len(rows.labels), "names": len(rows.names)}
+    if set(counts.values()) != {num}:
+        text = ", ".join(f"{count} {name}" for name, count in counts.items())
+        raise ConfigError(f"{what} returned {text} for {num} indices; return one of each for each index")
+    if rows.labels.ndim == 1 and split.classes and (most := rows.labels.max(initial=-1)) >= len(split.classes):
+        name, last = rows.names[int(rows.labels.argmax())], len(split.classes) - 1
+        raise ConfigError(f"{redact(name)} has the label {most}, and classes have the numbers 0 to {last}")
+
+
 class _Samples:
     """Decodes samples one by one; `labels` and `corrupt` are updated with each replacement."""
 
@@ -175,6 +189,7 @@ class _Samples:
             to_read[list(self.known)] = [image.other for image in self.known.values()]
         start = time.perf_counter()
         rows = split.read(to_read)
+        _check_rows(split, rows, len(to_read))
         self.read_s = time.perf_counter() - start
         self.split, self.index, self.labels = split, index, rows.labels
         self.sources = (rows, *rows.partners)

@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,24 @@ from raysl.train.file_names import note_event
 from raysl.train.late import Agreement
 from raysl.train.reporter import Reporter
 from raysl.train.state import TrainState
+
+OF_LOOP = ("step", "epoch", "loss", "lr", "loss_scale", "images_per_s", "step_s", "data_wait", "memory_gb")
+"""Names of the numbers that the loop logs."""
+
+
+def check_names(who: str, names: Iterable[str]) -> None:
+    """Refuse to log numbers under names of the loop's own, which they would replace."""
+    if taken := sorted(set(names) & set(OF_LOOP)):
+        raise ConfigError(f"{who} logs {', '.join(taken)}, which every run logs itself; choose other names")
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Refuse what is not a list of callbacks, such as one alone or a class of them."""
+    if not isinstance(callbacks, list | tuple):
+        raise ConfigError(f"callbacks={callbacks!r} is no list; give callbacks=[...]")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigError(f"callbacks: {callback!r} is no callback; give an object such as Windows(), not a class")
 
 
 class Run:
@@ -59,7 +77,16 @@ class Run:
         return self.plan.log_every.is_due(step) or step.index == step.total
 
     def log(self, numbers: dict[str, float]) -> None:
-        """Add numbers to the line of this step. All ranks must log the same names at the same steps."""
+        """Add numbers to the line of this step. All ranks must log the same names at the same steps.
+
+        Raises:
+            ConfigError: if a name is one of the loop's own, see `OF_LOOP`.
+        """
+        check_names("a callback", numbers)
+        self.add(numbers)
+
+    def add(self, numbers: dict[str, float]) -> None:
+        """`log` for the loop itself, under any name."""
         self.line.update(numbers)
         self.metrics.update(numbers)
 

@@ -1,6 +1,9 @@
 """Reading samples: what is broken is replaced, the same on every read."""
 
 import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import torch
 from raysl.data.decode.corrupt import CorruptLog, Replaced
 from raysl.data.decode.images import NoValidImage, Pictures, Read, cut_images, read_images
 from raysl.data.source import Rows, Split, runs
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 
@@ -67,6 +71,35 @@ def test_a_pair_with_one_broken_image_is_replaced_as_a_pair() -> None:
     assert shades(read) == [0, 3, 3, 3, 5]
     assert shades(read, source=1) == [100, 103, 103, 103, 105]
     assert len(read.corrupt) == 3
+
+
+class Returning(Shades):
+    """Reads what a test asks for."""
+
+    classes = ("a", "b")
+
+    def __init__(self, change: Callable[[Rows], Any]) -> None:
+        super().__init__(4, unit=4, broken=set())
+        self.change = change
+
+    def read(self, index: Int64s) -> Rows:
+        rows: Rows = self.change(super().read(index))
+        return rows
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: (rows.images, rows.labels), "Returning.read returned tuple; return Rows"),
+        (lambda rows: replace(rows, images=rows.images[1:]), "returned 2 images, 3 labels, 3 names for 3 indices"),
+        (lambda rows: replace(rows, labels=np.array([1, 2, 0])), "image 2 has the label 2, and classes .* 0 to 1"),
+    ],
+)
+def test_rows_that_a_split_may_not_read_are_refused(change: Callable[[Rows], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_images(Returning(change), np.array([0, 2, 1]))
+    rows = read_images(Returning(lambda rows: replace(rows, labels=np.array([1, -1, 0]))), np.array([0, 2, 1]))
+    assert rows.labels.tolist() == [1, -1, 0]
 
 
 def test_no_rows_are_no_images_of_each_source() -> None:
