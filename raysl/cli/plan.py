@@ -43,6 +43,9 @@ def run_plan(
     set_up(verbose)
     config = load_run(arguments, low_resource, command="plan")
     from raysl.errors import ConfigError
+    from raysl.storage.addresses import check_scheme
+
+    check_scheme(config.storage)
 
     if gpu is None and (as_json or images is not None):
         raise ConfigError("--json and --images go with --gpu; add --gpu h100, a100 or l4")

@@ -25,10 +25,11 @@ def run_pretrain(arguments: Arguments = None, low_resource: LowResource = False,
     code 0: done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
     """
     set_up(verbose)
-    with handling_signals(), waiting(process_start()) as waits:
+    with handling_signals() as signals, waiting(process_start()) as waits:
         waits.enter("loading libraries")
-        config = _while_ray_starts(partial(load_run, arguments, low_resource))
-        from raysl.pretraining import pretrain
+        with signals.loading():
+            config = _while_ray_starts(partial(load_run, arguments, low_resource))
+            from raysl.pretraining import pretrain
 
         pretrain(config)
     if low_resource:

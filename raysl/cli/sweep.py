@@ -72,6 +72,7 @@ def _load(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
 def _list(run: "SweepRun") -> None:
     from raysl.sweeps.progress import outdated, trial_lines
 
+    run.check_folder()
     run.current_board()
     records = run.progress.records
     for line in [*trial_lines(records), *outdated(records, run.measures)]:

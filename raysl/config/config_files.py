@@ -132,7 +132,8 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
         if not path.is_file():
             known = Path(name_or_path).with_suffix("").as_posix()
             hint = f"; a packaged one has the name {known!r}" if packaged_file(known) else ""
-            raise ConfigError(f"no file {name_or_path!r}; it should be {path}{hint}")
+            what = f"{path} is a folder" if path.is_dir() else f"it should be {path}"
+            raise ConfigError(f"no file {name_or_path!r}; {what}{hint}")
         return path.resolve()
     is_relative = name_or_path.startswith(("./", "../"))
     if not is_relative and (packaged := packaged_file(name_or_path)):

@@ -16,7 +16,7 @@ class TrainConfig:
 
     epochs: Annotated[int, Within(1, 1_000_000)] = field(default=100, metadata=MAY_CHANGE)
     """Passes over the training images. With `extend`, a run that has begun may get more of them, never fewer."""
-    end: Length | None = None
+    end: Every | None = None
     """End of the run in updates, within its `epochs`: 12500st. Default: the end of the last epoch."""
     extend: bool = field(default=False, metadata=MAY_CHANGE)
     """Continue a run with more `epochs`; its learning rate then follows the curve of the longer run."""

@@ -14,6 +14,7 @@ from raysl.schedule import Duration
 Node = Callable[[type[Any], Any, str, Any], Any]
 """Turns a dict into a dataclass: (class, dict, dotted key, default instance or None)."""
 
+EXACT_END = 2**53  # larger floats stand for several integers
 FLOATS_END = 2**1023  # larger integers may exceed the range of floats
 _NAMES = {int: "int", float: "float", bool: "bool", str: "text", type(None): "null", Duration: "duration"}
 _ADVICE = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -110,10 +111,12 @@ def _convert_scalar(kind: Any, value: Any, key: str) -> Any:
 
 
 def _advice(kind: Any, value: Any) -> str:
-    if kind is int and isinstance(value, float) and value.is_integer():
+    if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < EXACT_END:
         return f"; write {int(value)}"
     if kind is str and isinstance(value, bool | int | float):  # 007 or 1e5 in a file: what was written is not known
         return "; put what you wrote in quotes"
+    if get_origin(kind) is Literal:
+        return f"; write {' or '.join(show(choice) for choice in get_args(kind))}"
     return f"; write {_ADVICE[kind]}" if kind in _ADVICE else ""
 
 

@@ -76,7 +76,7 @@ class Split(ABC):
 
     unit_sizes: Int64s
     fingerprint: str
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...]
     is_random_access: bool
     is_multilabel: bool = False
     num_sources: int = 1

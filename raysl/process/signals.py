@@ -33,6 +33,7 @@ class Signals:
         self.left = "nothing was saved yet"
         self.is_ending = False
         self._save: Callable[[], bool] = lambda: False
+        self._is_loading = False
 
     @contextmanager
     def saving(self, save: Callable[[], bool]) -> Iterator[None]:
@@ -48,6 +49,16 @@ class Signals:
             yield
         finally:
             self._save = before
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Make the first signal end the process at once, while inside: an exception of the handler inside an import may
+        be lost, or leave a lock that another thread waits for."""
+        self._is_loading = True
+        try:
+            yield
+        finally:
+            self._is_loading = False
 
     @property
     def stopped(self) -> Stopped:
@@ -65,6 +76,8 @@ class Signals:
         if not self._save():
             self.is_ending = True
             _show(self.stopped)
+            if self._is_loading:
+                end_at_once(self.stopped.code)
             raise KeyboardInterrupt
 
 

@@ -16,6 +16,7 @@ from raysl.checkpoint.checkpoint_folder import SETTINGS_FILE, NewestCheckpoint, 
 from raysl.config.dump import differences, dump, plain, to_dict, write_inline
 from raysl.config.fields import find
 from raysl.config.load import apply_overrides, stored_settings, stored_tree
+from raysl.config.places import SWEEP_FILE
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, StorageError, log
 from raysl.plan.extension import extension_message
@@ -57,8 +58,10 @@ class RunFolder(Folder):
 
         Raises:
             ConfigError: if the folder has a run with other settings (the message lists them), or a run that has begun
-                would become shorter, or longer without `train.extend`.
+                would become shorter, or longer without `train.extend`, or if it is the folder of a sweep.
         """
+        if self.exists(SWEEP_FILE):
+            raise ConfigError(f"a sweep named {config.name!r} is in {self.uri}; give this run another name=")
         self.make()
         message, code = None, digests(to_dict(config))
         if self.exists(SETTINGS_FILE):

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from raysl.checkpoint.checkpoint_folder import SETTINGS_FILE
 from raysl.components import resolve
 from raysl.config.config_files import read
 from raysl.config.dump import differences, dump_all, plain, show, write
@@ -36,11 +37,25 @@ RUNS = ("configs", "checkpoints", "seeds", "trials")
 
 
 def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> list[str]:
-    """Claim a folder for this sweep, or check that it belongs to it.
+    """Claim a folder for this sweep; arguments and result as those of `changes_since`."""
+    allowed = changes_since(folder, name, bases, sweep)
+    starts = {redact_uri(name): base for name, base in bases.items()}
+    text = dump_sweep(sweep) + "\n# departs from:\n" + dump_all(starts, "starts")
+    folder.write(SWEEP_FILE, text.encode())
+    return allowed
+
+
+def changes_since(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> list[str]:
+    """Check that a folder is free for this sweep, or belongs to it.
 
     Returns:
         A line for each setting that has changed since the last start.
+
+    Raises:
+        ConfigError: if a run or another sweep is there.
     """
+    if outlast(partial(folder.exists, SETTINGS_FILE)):
+        raise ConfigError(f"a run named {name!r} is in {folder.uri}; give this sweep another name=")
     tree = _stored(folder)
     allowed: list[str] = []
     if tree is not None:
@@ -51,9 +66,6 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
                 f"another sweep named {name!r} is in {folder.uri}:\n  {listed}\ngive this one another name=, or go "
                 "back to those settings to go on with it"
             )
-    starts = {redact_uri(name): base for name, base in bases.items()}
-    text = dump_sweep(sweep) + "\n# departs from:\n" + dump_all(starts, "starts")
-    folder.write(SWEEP_FILE, text.encode())
     return allowed
 
 

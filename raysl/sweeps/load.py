@@ -169,18 +169,20 @@ def _problems(sweep: SweepConfig) -> Iterator[str]:
         yield f"seed is in the space, and seeds={sweep.seeds} runs each choice with several seeds; keep one of the two"
     rigid = [key for key in sweep.space if not key.startswith("benchmarks.")]
     if sweep.checkpoints and rigid:
-        yield f"space.{rigid[0]}: checkpoints have been trained already; only settings of benchmarks may vary"
+        yield (
+            f"space.{rigid[0]}: checkpoints have been trained already; only settings of benchmarks may vary, such as "
+            "benchmarks.knn.temperature"
+        )
     first, early = sweep.objectives[0], sweep.early
     if sweep.scheduler != "none" and is_measured(early.metric):
         yield (
             f"{sweep.scheduler} compares trials while they train, and {early.metric} is known only at their end; set "
             "early_metric=knn_k20_top1, or scheduler=none"
         )
-    if sweep.checkpoints and (sweep.scheduler != "none" or not is_measured(first.metric)):
-        yield (
-            f"checkpoints are not trained: {sweep.scheduler} has nothing to compare, and {first.metric} is not logged; "
-            "set scheduler=none and metric=knn/k20/top1"
-        )
+    if sweep.checkpoints and sweep.scheduler != "none":
+        yield f"checkpoints are not trained: {sweep.scheduler} has nothing to compare; set scheduler=none"
+    if sweep.checkpoints and not is_measured(first.metric):
+        yield f"checkpoints are not trained: {first.metric} is not logged; set metric=knn/k20/top1"
     grids = any(drawn.kind == "grid" for drawn in Space.of(sweep.space).distributions.values())
     if sweep.search != "random" and grids:
         yield f"search={sweep.search} draws every value; write choice in place of grid, or search=random"

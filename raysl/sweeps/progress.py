@@ -1,5 +1,6 @@
 """Describe the progress of a sweep in words: trials that have ended, that run and that are to come."""
 
+import math
 import os
 import time
 from collections import Counter
@@ -81,7 +82,7 @@ class Progress:
             seconds, how = _seconds_by_steps(bases)
         if seconds is None:
             return f"{text}{before}; how long they take is known when the first one has ended"
-        return f"{text}{before}; about {duration(seconds * remaining / concurrent)}{how}"
+        return f"{text}{before}; about {duration(seconds * math.ceil(remaining / concurrent))}{how}"
 
     def line(self, record: Record) -> str:
         """Describe a trial that has ended, and the time left for the sweep."""

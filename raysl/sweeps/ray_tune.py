@@ -124,7 +124,11 @@ class Component:
             raise ConfigError(f"{self.key} needs a package: {error}; install it, or choose another one") from error
         except Exception as error:
             reason = str(error).partition("\n")[0] or type(error).__name__
-            raise ConfigError(f"{self.key}: {self.kind.__name__} refuses its arguments: {reason}") from error
+            setting = self.key.partition("=")[0]
+            given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+            raise ConfigError(
+                f"{self.key}: {self.kind.__name__} refuses its arguments {given}: {reason}; correct {setting}_args:"
+            ) from error
 
     def __str__(self) -> str:
         plain = {name: of_tune(value) for name, value in self.arguments.items() if value is not None}

@@ -32,7 +32,7 @@ from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
 from raysl.storage.owner import own_folder
 from raysl.sweeps.checks import check_trials, check_tune
-from raysl.sweeps.claim import check_images, claim
+from raysl.sweeps.claim import changes_since, check_images, claim
 from raysl.sweeps.ledger import Ledger
 from raysl.sweeps.load import from_tree, load_starts, measured_starts
 from raysl.sweeps.progress import Progress, outdated
@@ -194,6 +194,10 @@ class SweepRun:
     def trained(self) -> dict[str, RunConfig]:
         """Base settings of the trials that are trained and not only measured."""
         return {name: base for name, base in self.bases.items() if name not in self.sweep.checkpoints}
+
+    def check_folder(self) -> None:
+        """Refuse the folder of a run or of another sweep."""
+        changes_since(self.folder, self.base.name, self.bases, self.sweep)
 
     def current_board(self) -> Leaderboard:
         """Read all planned trials from their folders and return the leaderboard; run nothing."""

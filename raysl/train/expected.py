@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from raysl.config.schema import RunConfig
+from raysl.config.schema import RunConfig, TrainConfig
 from raysl.errors import ConfigError, RunFailed, did_you_mean
 from raysl.methods.method import Method
 from raysl.plan.plan import TrainPlan
@@ -66,6 +66,14 @@ def check_expected(config: RunConfig, metrics: dict[str, float]) -> None:
             raise RunFailed(f"train.expect: no metric {name!r}; {hint}there are: {', '.join(sorted(metrics))}")
         if not low <= metrics[name] <= high:
             raise RunFailed(f"train.expect: {name} is {metrics[name]:g}, outside [{low:g}, {high:g}]")
+
+
+def end_warning(train: TrainConfig, plan: TrainPlan) -> str | None:
+    """Return a warning if the epochs of a run are over before its `train.end`; else None."""
+    most = train.epochs * plan.epoch_len
+    if train.end is None or train.end.steps(most, plan.epoch_len) <= most:
+        return None
+    return f"train.end={train.end} is after the {most:,} updates of train.epochs={train.epochs}, which end the run"
 
 
 def course_warning(plan: TrainPlan) -> str | None:

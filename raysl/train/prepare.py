@@ -35,7 +35,7 @@ from raysl.process.screen import only_errors
 from raysl.schedule import Duration
 from raysl.train.callbacks.callback import Callback, configured
 from raysl.train.callbacks.online_probe import check_probe
-from raysl.train.expected import check_expected_names, course_warning
+from raysl.train.expected import check_expected_names, course_warning, end_warning
 from raysl.train.patch_drops import PatchDrops, check_patch_drop
 from raysl.train.rehearsal import rehearse
 from raysl.train.view_stages import describe_stages, view_stages
@@ -164,6 +164,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     for warning in (
         _mean_warning(config),
         course_warning(plan),
+        end_warning(config.train, plan),
         warm_heads_warning(plan, config.train.warm_heads),
         *_size_warnings(config, classes, recipe),
         Reads.of(loader.order).warning(loader.row_bytes, config.data),

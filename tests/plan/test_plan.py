@@ -13,6 +13,7 @@ from raysl.errors import ConfigError
 from raysl.methods.shared.setup_checks import check_batch
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
+from raysl.train.expected import end_warning
 
 
 def _plan(world: int, batch: int = 96, *overrides: str) -> TrainPlan:
@@ -28,11 +29,21 @@ def test_steps_and_rows() -> None:
     assert _plan(3, 96, "data.lanes=48").rows == [32, 32, 32]
 
 
-@pytest.mark.parametrize(("end", "total"), [("25st", 25), ("2ep", 20), ("50%", 20), ("900st", 40), ("0st", 1)])
+@pytest.mark.parametrize(("end", "total"), [("25st", 25), ("2ep", 20), ("50%", 20), ("900st", 40)])
 def test_a_run_ends_at_its_last_update_or_with_its_epochs(end: str, total: int) -> None:
     plan = _plan(1, 96, f"train.end={end}")
     assert (plan.epoch_len, plan.total_steps) == (10, total)
     assert plan.step(total).progress == 1
+
+
+def test_an_end_behind_the_epochs_is_told() -> None:
+    warnings = {}
+    for end in ("40st", "41st", "5ep"):
+        plan, train = _plan(1, 96, f"train.end={end}"), load_config("quickstart", [f"train.end={end}"]).train
+        warnings[end] = end_warning(replace(train, epochs=4), plan)
+    assert warnings["40st"] is None
+    assert warnings["41st"] == "train.end=41st is after the 40 updates of train.epochs=4, which end the run"
+    assert warnings["5ep"] is not None
 
 
 def test_shares_of_a_step_are_the_rows_that_the_order_deals_out() -> None:

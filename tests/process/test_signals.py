@@ -34,6 +34,16 @@ with handling_signals() as signals:
     with signals.saving(lambda: True):
         print("goes on", flush=True)
 """
+LOADS = """
+import threading
+from raysl.process.signals import handling_signals
+with handling_signals() as signals, signals.loading():
+    try:
+        print("ready", flush=True)
+        threading.Event().wait(60)
+    except BaseException:  # as an import may do
+        threading.Event().wait(60)
+"""
 SAVES = """
 import threading
 from raysl.process.signals import handling_signals
@@ -91,7 +101,7 @@ def start(code: str) -> tuple["subprocess.Popen[str]", str]:
         (signal.SIGTERM, "raysl: ended by SIGTERM; nothing was saved yet\n"),
     ],
 )
-@pytest.mark.parametrize("code", [WAITS, SWALLOWS])
+@pytest.mark.parametrize("code", [WAITS, SWALLOWS, LOADS])
 def test_a_signal_before_anything_is_trained_ends_a_script_with_one_line(
     code: str, number: signal.Signals, said: str
 ) -> None:

@@ -277,6 +277,20 @@ def test_a_sweep_may_grow_and_may_not_become_another(tmp_path: Path) -> None:
     )
 
 
+def test_a_sweep_and_a_run_do_not_share_a_folder(tmp_path: Path) -> None:
+    base = _base(tmp_path)
+    run = RunFolder.of(base)
+    run.claim(base)
+    with pytest.raises(ConfigError, match=r"^a run named 's' is in .*/s; give this sweep another name=$"):
+        _claimed(tmp_path)
+    assert not run.exists("sweep.yaml")
+    run.remove("run.yaml")
+    _claimed(tmp_path)
+    with pytest.raises(ConfigError, match=r"^a sweep named 's' is in .*/s; give this run another name=$"):
+        run.claim(base)
+    assert not run.exists("run.yaml")
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("before", "after"),

@@ -70,7 +70,7 @@ def test_arguments_have_tunes_names() -> None:
             {"scheduler_args": {"grace": 2}},
             "AsyncHyperBandScheduler has no argument 'grace'; did you mean 'grace_period'?",
         ),
-        ({"scheduler_args": {"grace_period": 99}}, "refuses its arguments: grace_period must be <= max_t!"),
+        ({"scheduler_args": {"grace_period": 99}}, "must be <= max_t!; correct scheduler_args:"),
     ],
 )
 def test_what_tune_would_refuse_is_told_before_anything_starts(settings: dict[str, Any], told: str) -> None:

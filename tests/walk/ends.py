@@ -199,6 +199,9 @@ class _Stream:
 class _nothing:
     left = ""
 
+    def loading(self) -> "_nothing":
+        return self
+
     def __enter__(self) -> "_nothing":
         return self
 

@@ -19,6 +19,8 @@ from raysl.hashing import Int64s
 class Shades(Split):
     """Images of one shade each, the index; those in `broken` are not decodable."""
 
+    classes: tuple[str, ...] = ()
+
     def __init__(self, num: int, unit: int, broken: set[int]) -> None:
         self.unit_sizes = runs(num, unit)
         self.broken = broken
