@@ -135,6 +135,19 @@ BROKEN_READ = "        images, labels = arrays(self.file)\n        return Rows("
 
 
 @pytest.mark.slow
+def test_a_split_that_cannot_be_sent_to_workers_is_refused_with_what_it_holds(tmp_path: Path) -> None:
+    write_pages(["write-a-source"], tmp_path)
+    source = (tmp_path / "arrays.py").read_text()
+    locked = re.sub(r"(\n +)(self\.unit_sizes = )", r"\1self.lock = threading.Lock()\1\2", source, count=1)
+    assert locked != source
+    (tmp_path / "arrays.py").write_text("import threading\n" + locked)
+    words = [*SMALL, *NETWORK, "data={name: arrays.py:Mine, path: images, image_size: 8}", "benchmarks=[]"]
+    code, told = pretrain(tmp_path, *words)
+    assert code == 2
+    assert "the images cannot be sent to workers: cannot pickle '_thread.lock' object" in told
+
+
+@pytest.mark.slow
 def test_an_exception_of_an_own_source_in_a_data_task_is_told_at_the_first_try(tmp_path: Path) -> None:
     write_pages(["write-a-source"], tmp_path)
     file = tmp_path / "arrays.py"

@@ -99,9 +99,20 @@ def pack(job: Job) -> dict[str, Any]:
     """Put a job into Ray's object store, and its loader, which lists all files of the dataset, as a second object.
 
     Workers and data tasks get references. Ray Train's controller need not import the classes of these objects.
+
+    Raises:
+        ConfigError: if a split or a recipe of views holds what cannot be sent to another process.
     """
     without_images = replace(job, run=replace(job.run, loader=cast(Loader, None), test=None))
-    return {"job": ray.put(without_images), "loader": ray.put(replace(job.run.loader, held_out=job.run.test))}
+    try:
+        loader = ray.put(replace(job.run.loader, held_out=job.run.test))
+    except TypeError as error:
+        kinds = dict.fromkeys(kind.__qualname__ for kind in job.run.loader.split.readers())
+        raise ConfigError(
+            f"the images cannot be sent to workers: {error.__cause__ or error} ({', '.join(kinds)}); a split or a "
+            "recipe holds paths and numbers, and makes files, locks and connections where it reads"
+        ) from error
+    return {"job": ray.put(without_images), "loader": loader}
 
 
 def unpack(settings: dict[str, Any]) -> Job:
