@@ -73,7 +73,8 @@ class FileList(Source):
                     "data.test_labels= are labels of data.test=, the list of held-out images; give it too"
                 )
             return None
-        files, labels, origin = self._read(self.config.test, self.config.test_labels)
+        is_multilabel = self._training[1].values.ndim == 2
+        files, labels, origin = self._read(self.config.test, self.config.test_labels, is_multilabel)
         split = self._split(files, self._as_numbers(labels, origin), self._train.classes, labels.notes)
         check_seen(split, self._train, origin)
         return split
@@ -110,11 +111,15 @@ class FileList(Source):
             return number_labels(texts, class_names(known) if known.dtype.kind == "U" else (), origin)
         return values
 
-    def _read(self, uri: str, labels_uri: str | None) -> tuple[Paths, Labels, str]:
-        """Return absolute paths, the labels as they are written, and the file of the labels."""
+    def _read(self, uri: str, labels_uri: str | None, is_multilabel: bool = False) -> tuple[Paths, Labels, str]:
+        """Return absolute paths, the labels as they are written, and the file of the labels.
+
+        Args:
+            is_multilabel: whether the training images are multi-label, if these are the held-out ones.
+        """
         config = self.config
         column = None if labels_uri is not None else config.label_column
-        listed, labels = read_image_list(uri, config.path_column, column, config.label_names)
+        listed, labels = read_image_list(uri, config.path_column, column, config.label_names, is_multilabel)
         files = Paths(self._absolute(listed, config.root or cut(uri)[0], uri))
         if not len(files):
             raise ConfigError(f"{uri} lists no images")

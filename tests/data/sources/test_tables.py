@@ -236,6 +236,8 @@ def test_a_stroke_belongs_to_the_name_where_the_user_says_so(images: Path) -> No
         ("path,label\n0.png,1|0\n1.png,2\n", "path,label\n2.png,2\n", [[0, 0, 1]]),
         ("path,A,B\n0.png,1,1\n1.png,0,1\n", "path,B,A\n2.png,1,0\n3.png,1,0\n", [[0, 1], [0, 1]]),
         ("path,A,B,C\n0.png,1,1,0\n1.png,0,1,0\n", "path,C,B\n2.png,1,1\n", [[-1, 1, 1]]),
+        ("path,A,B,C\n0.png,1,1,0\n1.png,0,1,1\n", "path,A,B\n2.png,1,0\n3.png,0,1\n", [[1, 0, -1], [0, 1, -1]]),
+        ("path,label\n0.png,A|B\n1.png,C\n", "path,A,B\n2.png,1,0\n3.png,1,0\n", [[1, 0, -1], [1, 0, -1]]),
         ("path,A,B\n0.png,1,0\n1.png,0,1\n", "path,B,A\n2.png,1,0\n3.png,0,1\n", [1, 0]),
     ],
 )
