@@ -61,7 +61,7 @@ class FileList(Source):
         """Prefixes of listed paths and their replacements: {/old/folder: s3://bucket/new}; the first that fits is
         replaced."""
         allow_duplicates: bool = False
-        """Allow a path to be listed more than once."""
+        """Allow an image to be listed more than once."""
 
     @override
     def split(self, name: str) -> Split | None:
@@ -128,7 +128,7 @@ class FileList(Source):
             if len(labels.values) != len(files):
                 numbers = f"{len(labels.values):,} labels for the {len(files):,} images"
                 raise ConfigError(f"{labels_uri} lists {numbers} of {uri}; give one each")
-        repeats = Paths(map(_plain, files)).repeats()
+        repeats = _repeats(files)
         if len(repeats) and not config.allow_duplicates:
             raise ConfigError(
                 f"{uri} lists {len(repeats):,} images more than once, first {files[int(repeats[0])]!r}; "
@@ -160,6 +160,14 @@ class FileList(Source):
                 name = path.removeprefix("./")
                 path = join(root, name.replace("?", "%3F").replace("#", "%23") if root.startswith(WEB) else name)
             yield f"{path}#{frame}" if frame else path
+
+
+def _repeats(files: Paths) -> Int64s:
+    """Return the indices of images that are listed more than once: again, or whole beside one of their frames."""
+    plain = Paths(map(_plain, files))
+    files_of_frames = {file for file, frame in map(parse_frame, (path for path in plain if "#" in path)) if frame}
+    whole = [number for number, path in enumerate(plain) if path in files_of_frames] if files_of_frames else []
+    return np.union1d(plain.repeats(), np.array(whole, np.int64))
 
 
 def _plain(path: str) -> str:

@@ -160,6 +160,8 @@ def test_a_list_labels_files_or_slices_and_a_compressed_file_is_read_once(
     assert same(pixels(split, [4, 1, 0]), EXPECTED[[1, 0, 2]])
     assert reads == [3]
     assert listed(tmp_path, "1.nii.gz,1\n3.npy,0\n").labels_of(np.arange(10)).tolist() == [1] * 5 + [0] * 5
+    with pytest.raises(ConfigError, match=r"list.csv lists 1 images more than once, first '.*/2.nii'; remove"):
+        listed(tmp_path, "2.nii,0\n2.nii#3,1\n")
     with pytest.raises(ConfigError, match=r"/3.npy has 5 frames, and frame 6 is listed"):
         listed(tmp_path, "3.npy#6,0\n")
 
