@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -150,7 +151,7 @@ def _split(value: Any, as_names: bool) -> list[Any]:
 
 
 def _multilabel_matrix(values: Sequence[Any], origin: str) -> np.ndarray:
-    """Return lists of 1, 0 and -1, one for each class, as int8 [N, K]; None becomes -1."""
+    """Return lists of 1, 0 and -1, one for each class, as int8 [N, K]; None, also in a list, becomes -1."""
     lengths = {len(value) for value in values if value is not None} if all(map(_is_label_list, values)) else set()
     if len(lengths) != 1:
         rule = "a list for each image, with 1 present, 0 absent or -1 ignore for each class"
@@ -158,13 +159,14 @@ def _multilabel_matrix(values: Sequence[Any], origin: str) -> np.ndarray:
             f"{origin} mixes lists of numbers with other labels, or lists of different lengths; give {rule}"
         )
     width = lengths.pop()
-    matrix = np.array([[-1] * width if value is None else value for value in values], np.int64)
+    full = [[-1] * width if value is None else [-1 if item is None else item for item in value] for value in values]
+    matrix = np.array(full, np.int64)
     check_numbers(matrix, origin)
     return matrix.astype(np.int8)
 
 
 def _is_label_list(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(type(item) is int for item in value))
+    return value is None or (isinstance(value, list) and all(type(item) in (int, NoneType) for item in value))
 
 
 def _one_hot(table: Table, names: Sequence[str]) -> np.ndarray | None:

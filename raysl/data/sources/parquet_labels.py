@@ -59,7 +59,8 @@ def raw_labels(column: pa.ChunkedArray, path: str, as_names: bool = False) -> np
             "0 absent, -1 ignore"
         )
     num = lengths.pop() if lengths else 0
-    labels = np.array([[-1] * num if row is None else row for row in rows], np.int64).reshape(len(rows), num)
+    full = [[-1] * num if row is None else [-1 if label is None else label for label in row] for row in rows]
+    labels = np.array(full, np.int64).reshape(len(rows), num)
     check_numbers(labels, path)
     return labels
 

@@ -76,6 +76,12 @@ def test_lists_of_labels_make_a_multi_label_split(tmp_path: Path, kind: pa.DataT
     assert all_rows(test).labels.tolist() == [[-1, -1], [-1, -1], [1, 1]], "the first row group is all null"
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.list_(pa.int8(), 2)])
+def test_a_null_in_a_list_of_labels_is_unknown(tmp_path: Path, kind: pa.DataType) -> None:
+    write(tmp_path / "train.parquet", label=pa.array([[1, None], [0, 1], [None, None]], kind))
+    assert all_rows(source(tmp_path).required("train")).labels.tolist() == [[1, -1], [0, 1], [-1, -1]]
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

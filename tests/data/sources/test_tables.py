@@ -112,6 +112,7 @@ def parquet(**columns: Any) -> bytes:
         (pa.array(["dog", "", "cat"]).dictionary_encode(), [1, -1, 0]),
         (pa.array(["1", "1.0", "nan"]), [1, 1, -1]),
         (pa.array([[1, 0], None, [1, -1]]), [[1, 0], [-1, -1], [1, -1]]),
+        (pa.array([[1, None], [0, 1], None]), [[1, -1], [0, 1], [-1, -1]]),
         (pa.array([["a", "c"], None, []]), [[1, 1], [-1, -1], [0, 0]]),
     ],
 )
