@@ -203,6 +203,11 @@ class Labelling:
     as_names: bool = False
     by_file: Int64s | None = None
 
+    @property
+    def is_labelled(self) -> bool:
+        """Whether a column or folders have the labels."""
+        return self.column is not None or self.by_file is not None
+
     def numbers(self, column: pa.ChunkedArray, path: str) -> Int64s:
         """Return the labels in a column as numbers of the classes: int64 [B], or [B, K]."""
         labels = raw_labels(column, path, self.as_names)
@@ -240,6 +245,7 @@ def find_labelling(
                 "set data.label_column="
             )
         return by_folder or Labelling(known or agreed_classes(footers.schemas))
+    _check_lists(files[0], kind == "lists", training)
     stored = () if named else agreed_classes(footers.schemas)
     if kind == "lists":
         if stored and known and known[: len(stored)] != stored:
@@ -279,6 +285,7 @@ def _label_by_folder(
         return None
     if without:
         raise ConfigError(f"{without[0]} is in no folder {column}=..., but other files are; move it, or leave it out")
+    _check_lists(files[0], False, training)
     known = None if training is None else (training.classes, training.has_names)
     labels, classes, has_names = parse_and_number(keys, f"the folders {column}=... of {files[0]}", None, named, known)
     return Labelling(classes, has_names=has_names, has_plain_numbers=not (named or has_names), by_file=labels)
@@ -287,6 +294,15 @@ def _label_by_folder(
 def _are_names(named: tuple[str, ...], training: Labelling | None) -> bool:
     """Whether texts that look like numbers are names, since classes of the settings or the training images are so."""
     return any(name.isdecimal() for name in named) or (training is not None and training.has_names)
+
+
+def _check_lists(path: str, is_multilabel: bool, training: Labelling | None) -> None:
+    """Refuse lists of labels where the training images have one label each, and the reverse."""
+    if training is None or not training.is_labelled or training.is_multilabel == is_multilabel:
+        return
+    lists, single = "lists of labels", "one label for each image"
+    own, other = (lists, single) if is_multilabel else (single, lists)
+    raise ConfigError(f"{path} has {own}, and the training images have {other}; use one of both")
 
 
 def _check_kind(path: str, training: Labelling | None) -> None:

@@ -288,6 +288,38 @@ def test_one_file_with_names_and_one_with_numbers_are_refused(tmp_path: Path) ->
         source(tmp_path).required("test")
 
 
+LISTS, SINGLE = "lists of labels", "one label for each image"
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "own", "other"),
+    [
+        ([[1, 0, 1], [0, 0, 1], [1, 1, 1]], [0, 1, 2], SINGLE, LISTS),
+        ([[1, 0, 1], [0, 0, 1], [1, 1, 1]], ["a", "b", "a"], SINGLE, LISTS),
+        ([0, 1, 2], [[1, 0, 1], [0, 0, 1], [1, 1, 1]], LISTS, SINGLE),
+        (["x", "y", "x"], [[1, 0], [0, 1], [1, 1]], LISTS, SINGLE),
+    ],
+)
+def test_held_out_lists_beside_single_labels_of_the_training_images_are_refused_and_the_reverse(
+    tmp_path: Path, train: Any, test: Any, own: str, other: str
+) -> None:
+    write(tmp_path / "train.parquet", label=train)
+    write(tmp_path / "test.parquet", label=test)
+    message = rf"test.parquet has {own}, and the training images have {other}; use one of both"
+    with pytest.raises(ConfigError, match=message):
+        source(tmp_path).required("test")
+    write(tmp_path / "test.parquet")
+    assert (all_rows(source(tmp_path).required("test")).labels == -1).all(), "held-out images may have no labels"
+
+
+def test_held_out_labels_of_folders_beside_lists_of_the_training_images_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", label=[[1, 0], [0, 1], [1, 1]])
+    (tmp_path / "test/label=1").mkdir(parents=True)
+    write(tmp_path / "test/label=1/0.parquet")
+    with pytest.raises(ConfigError, match=rf"0.parquet has {SINGLE}, and the training images have {LISTS}"):
+        source(tmp_path).required("test")
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_held_out_numbers_from_another_one_on_are_refused(tmp_path: Path, first: int) -> None:
     write(tmp_path / "train.parquet", label=[1, 2, 3])
