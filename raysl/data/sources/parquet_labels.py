@@ -261,18 +261,21 @@ def find_labelling(
         return Labelling(classes, column, is_multilabel=True)
     is_plain = not (named or stored)
     if kind == "integers":
-        _check_kind(files[0], training)
+        _check_kind(files[0], training, stored)
         counted = count_classes(system, footers.label_ranges, column, stored or known)
         return Labelling(known or counted, column, stored if known else (), has_plain_numbers=is_plain)
     if footers.has_names and (not known or set(stored) <= set(known)):
         return Labelling(known or stored, column, has_names=True)
     is_text = not pa.types.is_floating(schema.field(column).type)
     as_names = is_text and _are_names(named, training)
-    classes, has_names = find_classes(system, files, column, known or stored, as_names)
+    # numbers are those of the classes that the files store; texts are names of the classes that are known
+    expected = known or stored if is_text else stored or known
+    classes, has_names = find_classes(system, files, column, expected, as_names)
+    own = () if is_text or not known else stored
     if not has_names:
-        _check_kind(files[0], training)
+        _check_kind(files[0], training, own)
     is_plain = is_plain and not has_names
-    return Labelling(classes, column, has_names=has_names, has_plain_numbers=is_plain, as_names=as_names)
+    return Labelling(known or classes, column, own, has_names=has_names, has_plain_numbers=is_plain, as_names=as_names)
 
 
 def _label_by_folder(
@@ -305,7 +308,7 @@ def _check_lists(path: str, is_multilabel: bool, training: Labelling | None) -> 
     raise ConfigError(f"{path} has {own}, and the training images have {other}; use one of both")
 
 
-def _check_kind(path: str, training: Labelling | None) -> None:
-    """Refuse numbers where the training images have names."""
-    if training is not None and training.has_names:
+def _check_kind(path: str, training: Labelling | None, stored: tuple[str, ...]) -> None:
+    """Refuse numbers where the training images have names, unless the files store the names of their numbers."""
+    if training is not None and training.has_names and not stored:
         raise ConfigError(f"{path} has numbers as labels, and the training images have names; use one of both")

@@ -203,7 +203,7 @@ def test_ids_are_no_labels(tmp_path: Path, label: int, kind: pa.DataType, has_st
         source(tmp_path).required("train")
 
 
-def named(file: Path, classes: list[str], label: list[int]) -> None:
+def named(file: Path, classes: list[str], label: Any) -> None:
     table = pa.table({"image": [png(0)] * len(label), "label": label})
     pq.write_table(table.replace_schema_metadata({CLASSES_KEY: json.dumps(classes)}), file)
 
@@ -240,6 +240,23 @@ def test_held_out_labels_are_numbered_by_the_names_of_the_training_images(tmp_pa
     write_named(tmp_path / "val.parquet", ["dog"], [1])
     with pytest.raises(ConfigError, match=r"val.parquet has the label 1, but .* have 1 classes"):
         source(tmp_path).required("test")
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64()])
+def test_held_out_numbers_whose_names_are_stored_are_matched_with_names_of_the_training_images(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    write(tmp_path / "train.parquet", label=["cat", "dog", "cat"])
+    for names, numbers in ((["dog", "cat"], [0, None, 1]), (["emu", "dog", "cat"], [1, None, 2])):
+        named(tmp_path / "val.parquet", names, pa.array(numbers, kind))
+        test = source(tmp_path).required("test")
+        assert (test.classes, all_rows(test).labels.tolist()) == (("cat", "dog"), [1, -1, 0])
+    named(tmp_path / "val.parquet", ["emu", "dog"], pa.array([0], kind))
+    with pytest.raises(ConfigError, match=r"val.parquet has labels that no training image has: 'emu'; use the same"):
+        source(tmp_path).required("test")
+    named(tmp_path / "train.parquet", ["cat", "dog"], pa.array([0, 1], kind))
+    named(tmp_path / "val.parquet", ["dog", "cat"], pa.array([0, 1], kind))
+    assert all_rows(source(tmp_path).required("test")).labels.tolist() == [1, 0]
 
 
 def test_lists_whose_classes_have_another_order_are_refused(tmp_path: Path) -> None:
