@@ -199,6 +199,11 @@ def test_files_without_pixels_are_left_out_with_a_note_and_damaged_ones_are_corr
         assert split.read(np.array([1])).images == [Missing("more than 50 bytes")]
 
 
+def test_a_preamble_may_be_the_header_of_another_format(tmp_path: Path) -> None:
+    split = opened(folder(tmp_path, {"1.dcm": b"II*\0" + dicom(VOLUME)[4:]}))
+    assert same(pixels(split), EXPECTED)
+
+
 def test_a_folder_without_any_pixels_is_refused(tmp_path: Path) -> None:
     report = dataset(VOLUME[0])
     for name in ("PixelData", "Rows", "Columns", "BitsAllocated"):
