@@ -150,16 +150,39 @@ class FileList(Source):
         for path in listed:
             # checked as it is listed: a prefix that replaces its beginning below is the user's own, and trusted
             check_listed(path, origin)
+            is_uri = "://" in path
             for old, new in self.config.replace_prefix.items():
                 if path.startswith(old):
                     path = new + path[len(old) :]
+                    if not is_uri:
+                        path = _mark_name(path, len(new))
                     break
             path, frame = parse_frame(path)
             if not path.startswith("/") and "://" not in path:
-                # unless they are encoded, ? and # in a name would begin the query or the fragment of a web address
-                name = path.removeprefix("./")
-                path = join(root, name.replace("?", "%3F").replace("#", "%23") if root.startswith(WEB) else name)
+                path = _join_name(root, path.removeprefix("./"))
             yield f"{path}#{frame}" if frame else path
+
+
+NAME = "/./"
+"""Separates the URI of a folder from a name below it with a `?`, which begins no query."""
+
+
+def _join_name(root: str, name: str) -> str:
+    """Return the address of a listed name below a folder, whatever characters it contains."""
+    if root.startswith(WEB):
+        # unless they are encoded, these characters would be those of a web address
+        for character, code in (("%", "%25"), ("?", "%3F"), ("#", "%23")):
+            name = name.replace(character, code)
+    return f"{root}{NAME}{name}" if "://" in root and "?" in name else join(root, name)
+
+
+def _mark_name(path: str, start: int) -> str:
+    """Separate the folder of a URI from a name with a `?`, which is looked for from `start` on."""
+    mark = path.find("?", start)
+    if mark < 0 or "://" not in path or path.startswith(WEB):
+        return path
+    slash = path.rindex("/", 0, mark)
+    return f"{path[:slash]}{NAME}{path[slash + 1 :]}"
 
 
 def _repeats(files: Paths) -> Int64s:
@@ -193,7 +216,10 @@ def _check_some(files: Paths, uri: str) -> None:
 def _resolve(path: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of an absolute path or URI, and the path in it; a bucket is opened only once."""
     path = without_hidden(path)
-    scheme, mark, rest = path.partition("://")
+    folder, mark, name = path.partition(NAME)
+    if not mark or "?" not in name:
+        folder, name = path, ""
+    scheme, mark, rest = folder.partition("://")
     if not mark:
         return open_uri(path)
     host, _, inner = rest.partition("/")
@@ -201,7 +227,8 @@ def _resolve(path: str) -> tuple[fs.FileSystem, str]:
         return open_uri(f"{scheme}://{host}")[0], path
     inner, mark, query = inner.partition("?")
     system, root = open_uri(f"{scheme}://{host}{mark}{query}" if host else f"{scheme}:///{mark}{query}")
-    return system, f"{root}/{inner}"
+    inner = f"{root}/{inner}"
+    return system, f"{inner.rstrip('/')}/{name}" if name else inner
 
 
 class _ListSplit(FilesSplit):
