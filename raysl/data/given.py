@@ -23,6 +23,8 @@ from raysl.storage.addresses import open_uri
 
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # Pillow's modes that a PNG file can store
 DEEP = ("I", "F")  # modes that a TIFF file can store
+WITH_ALPHA = {"RGBa": "RGBA", "PA": "RGBA", "La": "LA"}
+"""Pillow's modes with transparency that a PNG file cannot store, and the modes that they are converted to."""
 
 MOST_LISTED = 10  # unusable images that a message lists
 
@@ -141,8 +143,9 @@ def to_stored(image: Any, name: str, bands: Bands | None = None) -> bytes | np.n
             upright.save(file, "TIFF")
         else:
             is_storable = upright.mode in MODES or upright.mode.startswith("I;16")
+            storable = upright if is_storable else upright.convert(WITH_ALPHA.get(upright.mode, "RGB"))
             # As a file, so that transparency and depth are treated as in files.
-            (upright if is_storable else upright.convert("RGB")).save(file, "PNG", compress_level=1)
+            storable.save(file, "PNG", compress_level=1)
     except (OSError, ValueError, SyntaxError) as error:
         raise ConfigError(f"{name} cannot be read by Pillow: {error}; leave it out") from error
     return file.getvalue()

@@ -44,6 +44,10 @@ FAST_BYTES = 1 << 13
 """JPEG files of at least this size are decoded by simplejpeg where it is installed; of smaller ones the call counts."""
 
 _JPEG, _PNG = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
+_PORTABLE = (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf", b"PF")
+_JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
+MARKS = (_JPEG, _PNG, b"RIFF", b"GIF8", b"BM", *TIFFS, *_PORTABLE, *_JPEG2000)
+"""Bytes with which a file of one of FORMATS begins."""
 _PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 _BROKEN = (OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error)
 

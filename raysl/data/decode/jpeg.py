@@ -7,6 +7,7 @@ _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 _BARE = frozenset((0x00, 0x01, *range(0xD0, 0xD9)))  # markers without a length
 _APP1, _SCAN, _END = 0xE1, 0xDA, 0xD9
 _ORIENTATION = 0x0112
+_LONG = 4  # type of a value of 4 bytes
 
 
 class JpegHeader(NamedTuple):
@@ -66,6 +67,6 @@ def exif_orientation(block: bytes) -> int:
     for offset in range(first + 2, min(first + 2 + 12 * number(first, 2), len(block) - 11), 12):
         if number(offset, 2) == _ORIENTATION:
             # an entry has 12 bytes: tag, type, count, and from byte 8 on the value
-            value = number(offset + 8, 2)
+            value = number(offset + 8, 4 if number(offset + 2, 2) == _LONG else 2)
             return value if 1 <= value <= 8 else 0
     return 0

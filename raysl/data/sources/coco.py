@@ -1,5 +1,6 @@
 """COCO: which of 80 categories an image contains."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,6 +105,10 @@ def _content(folder: Folder, chosen: str) -> dict[str, Any]:
                     raise ConfigError(f"{where}: the entry {entry} of {key!r} has no {field!r}; add it")
                 if not fits(entry[field], kind):
                     raise ConfigError(f"{where}: {field!r} of the entry {entry} of {key!r} is of another type")
+    for key in ("images", "categories"):
+        for identity, num in Counter(entry["id"] for entry in content[key]).most_common(1):
+            if num > 1:
+                raise ConfigError(f"{where}: {num:,} of {key!r} have the id {identity!r}; give each an id of its own")
     return content
 
 

@@ -29,7 +29,7 @@ class Drawn(Combined):
 
         name: str = "drawn"
         per_class: Count | None = None
-        """Training images of each class, as Caltech-101 has 30."""
+        """Training images of each class, as Caltech-101 has 30; unlabelled images are not drawn."""
         share: Annotated[float, Within(0, 1, above=True)] | None = None
         """Share of all images that are for training."""
         num: Count | None = None
@@ -71,7 +71,8 @@ class Drawn(Combined):
         if config.per_class is not None:
             if not whole.classes or whole.is_multilabel:
                 raise ConfigError("data.per_class= of drawn needs images of one class each; give data.share=")
-            return _first(keys, whole.labels_of(rows), config.per_class)
+            labels = whole.labels_of(rows)
+            return _first(keys, labels, config.per_class) & (labels >= 0)
         num = round(config.share * len(rows)) if config.num is None else config.num
         if not 0 < num <= len(rows):
             raise ConfigError(f"drawn cannot take {num:,} of {len(rows):,} images; change data.num= or data.share=")

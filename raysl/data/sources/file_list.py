@@ -61,7 +61,7 @@ class FileList(Source):
         """Prefixes of listed paths and their replacements: {/old/folder: s3://bucket/new}; the first that fits is
         replaced."""
         allow_duplicates: bool = False
-        """Allow a path to be listed more than once."""
+        """Allow an image to be listed more than once."""
 
     @override
     def split(self, name: str) -> Split | None:
@@ -73,7 +73,8 @@ class FileList(Source):
                     "data.test_labels= are labels of data.test=, the list of held-out images; give it too"
                 )
             return None
-        files, labels, origin = self._read(self.config.test, self.config.test_labels)
+        is_multilabel = self._training[1].values.ndim == 2
+        files, labels, origin = self._read(self.config.test, self.config.test_labels, is_multilabel)
         split = self._split(files, self._as_numbers(labels, origin), self._train.classes, labels.notes)
         check_seen(split, self._train, origin)
         return split
@@ -110,11 +111,15 @@ class FileList(Source):
             return number_labels(texts, class_names(known) if known.dtype.kind == "U" else (), origin)
         return values
 
-    def _read(self, uri: str, labels_uri: str | None) -> tuple[Paths, Labels, str]:
-        """Return absolute paths, the labels as they are written, and the file of the labels."""
+    def _read(self, uri: str, labels_uri: str | None, is_multilabel: bool = False) -> tuple[Paths, Labels, str]:
+        """Return absolute paths, the labels as they are written, and the file of the labels.
+
+        Args:
+            is_multilabel: whether the training images are multi-label, if these are the held-out ones.
+        """
         config = self.config
         column = None if labels_uri is not None else config.label_column
-        listed, labels = read_image_list(uri, config.path_column, column, config.label_names)
+        listed, labels = read_image_list(uri, config.path_column, column, config.label_names, is_multilabel)
         files = Paths(self._absolute(listed, config.root or cut(uri)[0], uri))
         if not len(files):
             raise ConfigError(f"{uri} lists no images")
@@ -123,7 +128,7 @@ class FileList(Source):
             if len(labels.values) != len(files):
                 numbers = f"{len(labels.values):,} labels for the {len(files):,} images"
                 raise ConfigError(f"{labels_uri} lists {numbers} of {uri}; give one each")
-        repeats = Paths(map(_plain, files)).repeats()
+        repeats = _repeats(files)
         if len(repeats) and not config.allow_duplicates:
             raise ConfigError(
                 f"{uri} lists {len(repeats):,} images more than once, first {files[int(repeats[0])]!r}; "
@@ -145,16 +150,47 @@ class FileList(Source):
         for path in listed:
             # checked as it is listed: a prefix that replaces its beginning below is the user's own, and trusted
             check_listed(path, origin)
+            is_uri = "://" in path
             for old, new in self.config.replace_prefix.items():
                 if path.startswith(old):
                     path = new + path[len(old) :]
+                    if not is_uri:
+                        path = _mark_name(path, len(new))
                     break
             path, frame = parse_frame(path)
             if not path.startswith("/") and "://" not in path:
-                # unless they are encoded, ? and # in a name would begin the query or the fragment of a web address
-                name = path.removeprefix("./")
-                path = join(root, name.replace("?", "%3F").replace("#", "%23") if root.startswith(WEB) else name)
+                path = _join_name(root, path.removeprefix("./"))
             yield f"{path}#{frame}" if frame else path
+
+
+NAME = "/./"
+"""Separates the URI of a folder from a name below it with a `?`, which begins no query."""
+
+
+def _join_name(root: str, name: str) -> str:
+    """Return the address of a listed name below a folder, whatever characters it contains."""
+    if root.startswith(WEB):
+        # unless they are encoded, these characters would be those of a web address
+        for character, code in (("%", "%25"), ("?", "%3F"), ("#", "%23")):
+            name = name.replace(character, code)
+    return f"{root}{NAME}{name}" if "://" in root and "?" in name else join(root, name)
+
+
+def _mark_name(path: str, start: int) -> str:
+    """Separate the folder of a URI from a name with a `?`, which is looked for from `start` on."""
+    mark = path.find("?", start)
+    if mark < 0 or "://" not in path or path.startswith(WEB):
+        return path
+    slash = path.rindex("/", 0, mark)
+    return f"{path[:slash]}{NAME}{path[slash + 1 :]}"
+
+
+def _repeats(files: Paths) -> Int64s:
+    """Return the indices of images that are listed more than once: again, or whole beside one of their frames."""
+    plain = Paths(map(_plain, files))
+    files_of_frames = {file for file, frame in map(parse_frame, (path for path in plain if "#" in path)) if frame}
+    whole = [number for number, path in enumerate(plain) if path in files_of_frames] if files_of_frames else []
+    return np.union1d(plain.repeats(), np.array(whole, np.int64))
 
 
 def _plain(path: str) -> str:
@@ -180,7 +216,10 @@ def _check_some(files: Paths, uri: str) -> None:
 def _resolve(path: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of an absolute path or URI, and the path in it; a bucket is opened only once."""
     path = without_hidden(path)
-    scheme, mark, rest = path.partition("://")
+    folder, mark, name = path.partition(NAME)
+    if not mark or "?" not in name:
+        folder, name = path, ""
+    scheme, mark, rest = folder.partition("://")
     if not mark:
         return open_uri(path)
     host, _, inner = rest.partition("/")
@@ -188,7 +227,8 @@ def _resolve(path: str) -> tuple[fs.FileSystem, str]:
         return open_uri(f"{scheme}://{host}")[0], path
     inner, mark, query = inner.partition("?")
     system, root = open_uri(f"{scheme}://{host}{mark}{query}" if host else f"{scheme}:///{mark}{query}")
-    return system, f"{root}/{inner}"
+    inner = f"{root}/{inner}"
+    return system, f"{inner.rstrip('/')}/{name}" if name else inner
 
 
 class _ListSplit(FilesSplit):

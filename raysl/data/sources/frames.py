@@ -13,8 +13,9 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.data.decode.array_slices import find_array_slices
+from raysl.data.decode.decode import MARKS
 from raysl.data.decode.dicom_frames import find_frames
-from raysl.data.decode.dicom_header import INSTALL
+from raysl.data.decode.dicom_header import INSTALL, is_dicom
 from raysl.data.decode.frames import Frames
 from raysl.data.decode.gzipped import GZIP, inflated_head, read_inflated
 from raysl.data.decode.nifti import HEAD_BYTES, find_slices
@@ -251,14 +252,17 @@ def _find(system: fs.FileSystem, path: str, num_channels: int | None) -> Frames:
 
 
 def _find_in(file: BinaryIO, num_bytes: int, name: str, num_channels: int | None) -> Frames:
-    """Return the frames of an open file, whose name says what it is."""
+    """Return the frames of an open file, whose name says what it is unless it begins as an ordinary image does."""
+    head = file.read(HEAD_BYTES)
+    file.seek(0)
+    # the preamble of a DICOM file may be the header of a TIFF
+    if head.startswith(MARKS) and not is_dicom(head):
+        return Frames(1)
     if name.endswith(DICOM_ENDINGS):
         return find_frames(file, num_bytes)
     if name.endswith(ARRAY_ENDINGS):
         return find_array_slices(file, num_bytes, num_channels or 0)
-    is_gzip = file.read(len(GZIP)) == GZIP
-    file.seek(0)
-    if is_gzip:
+    if head.startswith(GZIP):
         return find_slices(io.BytesIO(inflated_head(file, HEAD_BYTES)), None, is_gzip=True)
     return find_slices(file, num_bytes)
 

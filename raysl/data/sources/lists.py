@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -101,11 +102,14 @@ def renumbered(labels: Labels, classes: tuple[str, ...], origin: str) -> np.ndar
     return matrix
 
 
-def table_labels(table: Table, path_column: str, label_column: str | None, as_names: bool) -> Labels | None:
+def table_labels(
+    table: Table, path_column: str, label_column: str | None, as_names: bool, is_multilabel: bool
+) -> Labels | None:
     """Return the labels of a table, from its column of labels or from a column of 0 and 1 for each class.
 
     Args:
         label_column: column of the labels, which must exist unless it has the default name; None to read no labels.
+        is_multilabel: whether columns of 0 and 1 stay multi-label if each row has one 1, as the training images are.
     """
     if label_column is None or not table.names:
         return None
@@ -124,7 +128,7 @@ def table_labels(table: Table, path_column: str, label_column: str | None, as_na
     if matrix is None:
         note = f"{table.uri} has no column {LABELS!r}, and nothing is labelled; its columns {listed}: set {setting}"
         return Labels(np.full(len(table.columns[path_column]), -1), notes=(note,))
-    if ((matrix == 1).sum(1) == 1).all() and (matrix >= 0).all():
+    if not is_multilabel and ((matrix == 1).sum(1) == 1).all() and (matrix >= 0).all():
         note = f"the labels of {table.uri} are read from its columns of 0 and 1, one 1 a row: {listed}"
         return Labels(np.array(others, str)[matrix.argmax(1)], notes=(note,))
     note = f"the labels of {table.uri} are read as multi-label, from its columns of 1, 0 and -1: {listed}"
@@ -147,7 +151,7 @@ def _split(value: Any, as_names: bool) -> list[Any]:
 
 
 def _multilabel_matrix(values: Sequence[Any], origin: str) -> np.ndarray:
-    """Return lists of 1, 0 and -1, one for each class, as int8 [N, K]; None becomes -1."""
+    """Return lists of 1, 0 and -1, one for each class, as int8 [N, K]; None, also in a list, becomes -1."""
     lengths = {len(value) for value in values if value is not None} if all(map(_is_label_list, values)) else set()
     if len(lengths) != 1:
         rule = "a list for each image, with 1 present, 0 absent or -1 ignore for each class"
@@ -155,13 +159,14 @@ def _multilabel_matrix(values: Sequence[Any], origin: str) -> np.ndarray:
             f"{origin} mixes lists of numbers with other labels, or lists of different lengths; give {rule}"
         )
     width = lengths.pop()
-    matrix = np.array([[-1] * width if value is None else value for value in values], np.int64)
+    full = [[-1] * width if value is None else [-1 if item is None else item for item in value] for value in values]
+    matrix = np.array(full, np.int64)
     check_numbers(matrix, origin)
     return matrix.astype(np.int8)
 
 
 def _is_label_list(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(type(item) is int for item in value))
+    return value is None or (isinstance(value, list) and all(type(item) in (int, NoneType) for item in value))
 
 
 def _one_hot(table: Table, names: Sequence[str]) -> np.ndarray | None:
@@ -235,13 +240,14 @@ _LABEL_WITH_BLANKS = re.compile(rf"\S.*{_ENDING}(?:#\d+)?\s+(?!.*{_ENDING}$)[^/]
 
 
 def read_image_list(
-    uri: str, path_column: str, label_column: str | None, as_names: bool = False
+    uri: str, path_column: str, label_column: str | None, as_names: bool = False, is_multilabel: bool = False
 ) -> tuple[Iterable[str], Labels | None]:
     """Read the paths of a list of images, and their labels, or None if it has no labels.
 
     Args:
         uri: address of an array of texts (.npy), of lines with a path and maybe a label (.txt), or of a table.
         label_column: column of labels in a table; None to read no labels.
+        is_multilabel: see `table_labels`.
 
     Raises:
         ConfigError: if the file is no such list, lacks a column that the user named, or has labels for some images
@@ -260,7 +266,7 @@ def read_image_list(
     for row, path in enumerate(paths):
         if not isinstance(path, str) or not path:
             raise ConfigError(f"{table.where(row)}: no text {path_column!r}; set data.path_column=")
-    return paths, table_labels(table, path_column, label_column, as_names)
+    return paths, table_labels(table, path_column, label_column, as_names, is_multilabel)
 
 
 def _read_image_lines(uri: str, as_names: bool) -> tuple[list[str], Labels | None]:

@@ -59,7 +59,8 @@ def raw_labels(column: pa.ChunkedArray, path: str, as_names: bool = False) -> np
             "0 absent, -1 ignore"
         )
     num = lengths.pop() if lengths else 0
-    labels = np.array([[-1] * num if row is None else row for row in rows], np.int64).reshape(len(rows), num)
+    full = [[-1] * num if row is None else [-1 if label is None else label for label in row] for row in rows]
+    labels = np.array(full, np.int64).reshape(len(rows), num)
     check_numbers(labels, path)
     return labels
 
@@ -202,6 +203,11 @@ class Labelling:
     as_names: bool = False
     by_file: Int64s | None = None
 
+    @property
+    def is_labelled(self) -> bool:
+        """Whether a column or folders have the labels."""
+        return self.column is not None or self.by_file is not None
+
     def numbers(self, column: pa.ChunkedArray, path: str) -> Int64s:
         """Return the labels in a column as numbers of the classes: int64 [B], or [B, K]."""
         labels = raw_labels(column, path, self.as_names)
@@ -241,6 +247,7 @@ def find_labelling(
                 "set data.label_column="
             )
         return by_folder or Labelling(known or agreed_classes(footers.schemas))
+    _check_lists(files[0], kind == "lists", training)
     stored = () if named else agreed_classes(footers.schemas)
     if kind == "lists":
         if stored and known and known[: len(stored)] != stored:
@@ -256,18 +263,21 @@ def find_labelling(
         return Labelling(classes, column, is_multilabel=True)
     is_plain = not (named or stored)
     if kind == "integers":
-        _check_kind(files[0], training)
+        _check_kind(files[0], training, stored)
         counted = count_classes(system, footers.label_ranges, column, stored or known)
         return Labelling(known or counted, column, stored if known else (), has_plain_numbers=is_plain)
     if footers.has_names and (not known or set(stored) <= set(known)):
         return Labelling(known or stored, column, has_names=True)
     is_text = not pa.types.is_floating(schema.field(column).type)
     as_names = is_text and _are_names(named, training)
-    classes, has_names = find_classes(system, files, column, known or stored, as_names)
+    # numbers are those of the classes that the files store; texts are names of the classes that are known
+    expected = known or stored if is_text else stored or known
+    classes, has_names = find_classes(system, files, column, expected, as_names)
+    own = () if is_text or not known else stored
     if not has_names:
-        _check_kind(files[0], training)
+        _check_kind(files[0], training, own)
     is_plain = is_plain and not has_names
-    return Labelling(classes, column, has_names=has_names, has_plain_numbers=is_plain, as_names=as_names)
+    return Labelling(known or classes, column, own, has_names=has_names, has_plain_numbers=is_plain, as_names=as_names)
 
 
 def _label_by_folder(
@@ -280,6 +290,7 @@ def _label_by_folder(
         return None
     if without:
         raise ConfigError(f"{without[0]} is in no folder {column}=..., but other files are; move it, or leave it out")
+    _check_lists(files[0], False, training)
     known = None if training is None else (training.classes, training.has_names)
     labels, classes, has_names = parse_and_number(keys, f"the folders {column}=... of {files[0]}", None, named, known)
     return Labelling(classes, has_names=has_names, has_plain_numbers=not (named or has_names), by_file=labels)
@@ -290,7 +301,16 @@ def _are_names(named: tuple[str, ...], training: Labelling | None) -> bool:
     return any(name.isdecimal() for name in named) or (training is not None and training.has_names)
 
 
-def _check_kind(path: str, training: Labelling | None) -> None:
-    """Refuse numbers where the training images have names."""
-    if training is not None and training.has_names:
+def _check_lists(path: str, is_multilabel: bool, training: Labelling | None) -> None:
+    """Refuse lists of labels where the training images have one label each, and the reverse."""
+    if training is None or not training.is_labelled or training.is_multilabel == is_multilabel:
+        return
+    lists, single = "lists of labels", "one label for each image"
+    own, other = (lists, single) if is_multilabel else (single, lists)
+    raise ConfigError(f"{path} has {own}, and the training images have {other}; use one of both")
+
+
+def _check_kind(path: str, training: Labelling | None, stored: tuple[str, ...]) -> None:
+    """Refuse numbers where the training images have names, unless the files store the names of their numbers."""
+    if training is not None and training.has_names and not stored:
         raise ConfigError(f"{path} has numbers as labels, and the training images have names; use one of both")

@@ -115,6 +115,8 @@ def _expand_group(inner: str, pattern: str) -> list[str]:
 
 
 BLOCK = 512
+LARGEST_RECORD = 1 << 20
+"""Largest unit in which programs write a tar, in bytes; 10 KiB is usual."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,8 @@ def read_members(file: Any, where: str) -> Iterator[Member]:
         file: file that is open for reading, with `seek`.
 
     Raises:
-        ConfigError: if it is not a tar or is truncated, or if a member has an absolute path or one with `..`, or is
-            neither a plain file nor a folder.
+        ConfigError: if it is not a tar, is truncated or goes on behind its end, or if a member has an absolute path or
+            one with `..`, or is neither a plain file nor a folder.
     """
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
@@ -160,3 +162,9 @@ def read_members(file: Any, where: str) -> Iterator[Member]:
     # tarfile accepts a tar that is cut off between two members, so look for the block of zeros at its end.
     if bytes(file.read(BLOCK)) != bytes(BLOCK):
         raise ConfigError(f"{where} is cut off or damaged at byte {end:,}; download or make it again")
+    # Zeros fill the last record of a tar; a tar that `cat` appended begins behind them, and tarfile does not read it.
+    if bytes(file.read(LARGEST_RECORD)).strip(b"\0"):
+        raise ConfigError(
+            f"{where} goes on behind its end at byte {end:,}; if `cat` joined tars, keep them as files of their "
+            "own, or join them with tar --concatenate; else make it again"
+        )

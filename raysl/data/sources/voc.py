@@ -123,9 +123,11 @@ class VOC(Source):
         labels: dict[str, int] = {}
         for number, line in read_lines(self._folder.uri_of(path), "fetch it again"):
             entries = line.split()
+            where = f"{self._folder.uri_of(path)}, line {number}"
             if len(entries) != 2 or entries[1] not in MEANING:
-                where = f"{self._folder.uri_of(path)}, line {number}"
                 raise ConfigError(f"{where}: {line!r} is not an image name and -1, 0 or 1")
+            if entries[0] in labels:
+                raise ConfigError(f"{where}: the image {entries[0]!r} is listed twice; keep one of both lines")
             labels[entries[0]] = MEANING[entries[1]]
         if not labels:
             raise ConfigError(f"{self._folder.uri_of(path)} lists no images")

@@ -17,6 +17,7 @@ from raysl.config.load import load_config
 from raysl.config.schema import DataConfig, is_may_change
 from raysl.data.decode.decode import decode
 from raysl.data.decode.images import read_images
+from raysl.data.given import to_stored
 from raysl.data.ingest.shard import encode_for_storage
 from raysl.data.order import Order
 from raysl.data.source import Source
@@ -127,6 +128,18 @@ def test_strips_change_no_pixel(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = [seen(image, RED) for image in images]
     monkeypatch.setattr("raysl.data.decode.pixels.STRIP_PIXELS", 16)
     assert all(np.array_equal(seen(image, RED), before) for image, before in zip(images, whole, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "RGBa", "LA", "La", "PA"])
+def test_an_image_in_memory_keeps_its_transparency(mode: str) -> None:
+    if mode == "PA":
+        image = RGBA.quantize(7).convert("PA")
+    else:
+        image = (RGBA.convert("LA") if mode == "La" else RGBA).convert(mode)
+    colours = np.asarray((image.convert("LA") if mode == "La" else image).convert("RGBA"))
+    stored = to_stored(image, "image")
+    assert np.abs(seen(stored, RED).astype(int) - blended(colours, RED)).max() <= 1
+    assert (seen(stored, RED)[0] == RED).all()
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "PA"])

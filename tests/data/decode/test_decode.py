@@ -119,6 +119,17 @@ def test_a_camera_that_was_turned_gives_an_upright_image(picture: Image.Image, k
     assert image_size(data) == image.shape[1:]
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", [3, 4])
+def test_an_orientation_may_have_2_or_4_bytes_in_either_order(picture: Image.Image, order: str, kind: int) -> None:
+    mark = b"II" if order == "<" else b"MM"
+    value = struct.pack(f"{order}{'HH' if kind == 3 else 'I'}", *((6, 0) if kind == 3 else (6,)))
+    block = mark + struct.pack(f"{order}HIHHHI", 42, 8, 1, 274, kind, 1) + value + bytes(4)
+    data = encoded(picture, "JPEG", exif=b"Exif\0\0" + block)
+    assert torch.equal(decode(data), decode(encoded(picture, "JPEG")).rot90(-1, (1, 2)))
+    assert image_size(data) == (WIDTH, HEIGHT)
+
+
 @pytest.mark.parametrize("bad", [0, 9, 65535])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_an_orientation_that_is_none_turns_nothing(picture: Image.Image, kind: str, bad: int) -> None:

@@ -105,6 +105,14 @@ def test_annotations_that_name_absent_images_are_refused(tmp_path: Path) -> None
         ({"images": []}, "instances_train2017.json lists no images"),
         ({"annotations": [note(77, 1)]}, "names the image 77 and the category 1, of which the file lists at most one"),
         ({"annotations": [note(9, 2)]}, "names the image 9 and the category 2, of which the file lists at most one"),
+        (
+            {"images": [{"id": 1, "file_name": f"{number}.jpg"} for number in range(3)]},
+            "instances_train2017.json: 3 of 'images' have the id 1; give each an id of its own",
+        ),
+        (
+            {"categories": [*CATEGORIES, {"id": 3, "name": "bus"}]},
+            "instances_train2017.json: 2 of 'categories' have the id 3; give each an id of its own",
+        ),
     ],
 )
 def test_annotations_that_fit_nothing_are_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from raysl.data.source import Source, make_source
 from raysl.data.sources.drawn import Drawn
+from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.torchvision_dataset import TorchvisionDataset
 from raysl.errors import ConfigError
 from tests.data.samples import all_rows, png
@@ -28,6 +29,15 @@ def test_so_many_of_each_class_are_for_training_and_all_others_are_held_out(tmp_
     assert again.required("train").fingerprint == source.required("train").fingerprint
     other = drawn("Caltech101", tmp_path, per_class=4, draw_seed=1)
     assert other.required("train").fingerprint != source.required("train").fingerprint
+
+
+def test_unlabelled_images_are_no_class_of_which_images_are_drawn(tmp_path: Path) -> None:
+    for name in ("a/1.png", "a/2.png", "a/3.png", "b/1.png", "b/2.png", "1.png"):
+        put(tmp_path / "train" / name, png(0))
+    inner = ImageFolder.Config(path=str(tmp_path))
+    source = make_source(Drawn.Config(sources={"all": inner}, per_class=2))
+    assert all_rows(source.required("train")).labels.tolist() == [0, 0, 1, 1]
+    assert sorted(all_rows(source.required("test")).labels.tolist()) == [-1, 0]
 
 
 def test_a_share_of_all_is_for_training(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from raysl.data.source import Missing, Split
+from raysl.data.sources import file_list
 from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError
 from tests.data.samples import all_rows, png, sent
@@ -294,6 +295,35 @@ def test_the_query_of_a_root_or_of_a_list_is_that_of_its_images(images: Path) ->
         assert (rows.images, rows.names[0]) == (plain.images, f"file://{images}/b.png?mode=1")
 
 
+@pytest.mark.parametrize("query", ["", "?mode=1"])
+def test_a_question_mark_in_the_name_of_an_image_begins_no_query(images: Path, query: str) -> None:
+    (images / "b").write_bytes(png(0))
+    for shade, name in enumerate(("b?s=1.png", "x/a?mode=1", "%3F.png")):
+        (images / name).parent.mkdir(exist_ok=True)
+        (images / name).write_bytes(png(shade))
+    listed = write(images / "l.npy", np.array(["b?s=1.png", "x/a?mode=1", "%3F.png"]))
+    for root in (f"file://{images}", f"file://{images}/"):
+        split = train(train=listed, root=f"{root}{query}")
+        assert content(split)[0] == [0, 1, 2]
+        assert Path(all_rows(split).names[0]).name == "b?s=1.png"
+    old = write(images / "old.npy", np.array([f"/old/{name}" for name in ("b?s=1.png", "x/a?mode=1", "%3F.png")]))
+    for prefix in ({"/old": f"file://{images}"}, {"/old/": f"file://{images}/"}, {"/old": str(images)}):
+        assert content(train(train=old, replace_prefix=prefix))[0] == [0, 1, 2]
+
+
+def test_the_name_of_an_image_sets_no_parameter_of_a_storage(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    open_uri = file_list.open_uri
+    monkeypatch.setattr(file_list, "open_uri", lambda uri: opened.append(uri) or open_uri(uri))
+    listed = write(images / "l.npy", np.array(["b.png", "c.png?mode=1"]))
+    (images / "c.png?mode=1").write_bytes(png(2))
+    assert content(train(train=listed, root=f"file://{images}"))[0] == [0, 2]
+    old = write(images / "old.npy", np.array(["/old/b.png", "/old/c.png?mode=1"]))
+    assert content(train(train=old, replace_prefix={"/old": f"file://{images}"}))[0] == [0, 2]
+    assert opened
+    assert not [uri for uri in opened if "?" in uri]
+
+
 def test_columns_have_names_of_your_choice(images: Path) -> None:
     lines = [json.dumps({"file": name, "kind": kind}) for name, kind in zip(FILES, "xyx", strict=True)]
     split = train(train=write(images / "l.jsonl", "\n".join(lines)), path_column="file", label_column="kind")
@@ -373,9 +403,9 @@ def website() -> Iterator[str]:
 
 @pytest.mark.cluster
 def test_marks_in_the_names_of_a_website_are_of_the_names(images: Path, website: str) -> None:
-    listed = write(images / "l.txt", f"a?b#1.png\nplain.png\n{website}/whole.png?size=4\n")
-    found = train(train=listed, root=website).read(np.arange(3)).images
-    assert found == [b"/a%3Fb%231.png", b"/plain.png", b"/whole.png?size=4"]
+    listed = write(images / "l.txt", f"a?b#1.png\nplain.png\na%20b.png\n{website}/whole%20.png?size=4\n")
+    found = train(train=listed, root=website).read(np.arange(4)).images
+    assert found == [b"/a%3Fb%231.png", b"/plain.png", b"/a%2520b.png", b"/whole%20.png?size=4"]
 
 
 @pytest.mark.cluster

@@ -199,6 +199,11 @@ def test_files_without_pixels_are_left_out_with_a_note_and_damaged_ones_are_corr
         assert split.read(np.array([1])).images == [Missing("more than 50 bytes")]
 
 
+def test_a_preamble_may_be_the_header_of_another_format(tmp_path: Path) -> None:
+    split = opened(folder(tmp_path, {"1.dcm": b"II*\0" + dicom(VOLUME)[4:]}))
+    assert same(pixels(split), EXPECTED)
+
+
 def test_a_folder_without_any_pixels_is_refused(tmp_path: Path) -> None:
     report = dataset(VOLUME[0])
     for name in ("PixelData", "Rows", "Columns", "BitsAllocated"):
@@ -241,6 +246,12 @@ def test_a_list_labels_files_or_frames_of_them(ending: str, tmp_path: Path) -> N
     (tmp_path / "whole.csv").write_text("path,label\n1.dcm,0\n2.dcm,1\n")
     split = FileList(FileList.Config(train=str(tmp_path / "whole.csv"), **CHANNELS)).required("train")
     assert split.labels_of(np.arange(6)).tolist() == [0] * 5 + [1]
+    (tmp_path / "twice.csv").write_text("path,label\n2.dcm,1\n1.dcm,0\nx/../1.dcm#3,1\n")
+    config = FileList.Config(train=str(tmp_path / "twice.csv"), **CHANNELS)
+    with pytest.raises(ConfigError, match=r"twice.csv lists 1 images more than once, first '.*/1.dcm'; remove"):
+        FileList(config).required("train")
+    split = FileList(replace(config, allow_duplicates=True)).required("train")
+    assert split.labels_of(np.arange(7)).tolist() == [1, 0, 0, 0, 0, 0, 1]
     (tmp_path / "wrong.csv").write_text("path,label\n1.dcm#6,0\n")
     with pytest.raises(ConfigError, match=r"/1.dcm has 5 frames, and frame 6 is listed"):
         FileList(FileList.Config(train=str(tmp_path / "wrong.csv"), **CHANNELS)).required("train")

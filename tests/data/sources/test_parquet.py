@@ -76,6 +76,12 @@ def test_lists_of_labels_make_a_multi_label_split(tmp_path: Path, kind: pa.DataT
     assert all_rows(test).labels.tolist() == [[-1, -1], [-1, -1], [1, 1]], "the first row group is all null"
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.list_(pa.int8(), 2)])
+def test_a_null_in_a_list_of_labels_is_unknown(tmp_path: Path, kind: pa.DataType) -> None:
+    write(tmp_path / "train.parquet", label=pa.array([[1, None], [0, 1], [None, None]], kind))
+    assert all_rows(source(tmp_path).required("train")).labels.tolist() == [[1, -1], [0, 1], [-1, -1]]
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -197,7 +203,7 @@ def test_ids_are_no_labels(tmp_path: Path, label: int, kind: pa.DataType, has_st
         source(tmp_path).required("train")
 
 
-def named(file: Path, classes: list[str], label: list[int]) -> None:
+def named(file: Path, classes: list[str], label: Any) -> None:
     table = pa.table({"image": [png(0)] * len(label), "label": label})
     pq.write_table(table.replace_schema_metadata({CLASSES_KEY: json.dumps(classes)}), file)
 
@@ -234,6 +240,23 @@ def test_held_out_labels_are_numbered_by_the_names_of_the_training_images(tmp_pa
     write_named(tmp_path / "val.parquet", ["dog"], [1])
     with pytest.raises(ConfigError, match=r"val.parquet has the label 1, but .* have 1 classes"):
         source(tmp_path).required("test")
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64()])
+def test_held_out_numbers_whose_names_are_stored_are_matched_with_names_of_the_training_images(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    write(tmp_path / "train.parquet", label=["cat", "dog", "cat"])
+    for names, numbers in ((["dog", "cat"], [0, None, 1]), (["emu", "dog", "cat"], [1, None, 2])):
+        named(tmp_path / "val.parquet", names, pa.array(numbers, kind))
+        test = source(tmp_path).required("test")
+        assert (test.classes, all_rows(test).labels.tolist()) == (("cat", "dog"), [1, -1, 0])
+    named(tmp_path / "val.parquet", ["emu", "dog"], pa.array([0], kind))
+    with pytest.raises(ConfigError, match=r"val.parquet has labels that no training image has: 'emu'; use the same"):
+        source(tmp_path).required("test")
+    named(tmp_path / "train.parquet", ["cat", "dog"], pa.array([0, 1], kind))
+    named(tmp_path / "val.parquet", ["dog", "cat"], pa.array([0, 1], kind))
+    assert all_rows(source(tmp_path).required("test")).labels.tolist() == [1, 0]
 
 
 def test_lists_whose_classes_have_another_order_are_refused(tmp_path: Path) -> None:
@@ -279,6 +302,38 @@ def test_one_file_with_names_and_one_with_numbers_are_refused(tmp_path: Path) ->
     (tmp_path / "train-1.parquet").unlink()
     write(tmp_path / "test.parquet", label=[0, 1, 1])
     with pytest.raises(ConfigError, match=r"test.parquet has numbers as labels, and the training images have names"):
+        source(tmp_path).required("test")
+
+
+LISTS, SINGLE = "lists of labels", "one label for each image"
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "own", "other"),
+    [
+        ([[1, 0, 1], [0, 0, 1], [1, 1, 1]], [0, 1, 2], SINGLE, LISTS),
+        ([[1, 0, 1], [0, 0, 1], [1, 1, 1]], ["a", "b", "a"], SINGLE, LISTS),
+        ([0, 1, 2], [[1, 0, 1], [0, 0, 1], [1, 1, 1]], LISTS, SINGLE),
+        (["x", "y", "x"], [[1, 0], [0, 1], [1, 1]], LISTS, SINGLE),
+    ],
+)
+def test_held_out_lists_beside_single_labels_of_the_training_images_are_refused_and_the_reverse(
+    tmp_path: Path, train: Any, test: Any, own: str, other: str
+) -> None:
+    write(tmp_path / "train.parquet", label=train)
+    write(tmp_path / "test.parquet", label=test)
+    message = rf"test.parquet has {own}, and the training images have {other}; use one of both"
+    with pytest.raises(ConfigError, match=message):
+        source(tmp_path).required("test")
+    write(tmp_path / "test.parquet")
+    assert (all_rows(source(tmp_path).required("test")).labels == -1).all(), "held-out images may have no labels"
+
+
+def test_held_out_labels_of_folders_beside_lists_of_the_training_images_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", label=[[1, 0], [0, 1], [1, 1]])
+    (tmp_path / "test/label=1").mkdir(parents=True)
+    write(tmp_path / "test/label=1/0.parquet")
+    with pytest.raises(ConfigError, match=rf"0.parquet has {SINGLE}, and the training images have {LISTS}"):
         source(tmp_path).required("test")
 
 

@@ -11,6 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from raysl.components import resolve
 from raysl.config.load import load_config
@@ -160,6 +161,8 @@ def test_a_list_labels_files_or_slices_and_a_compressed_file_is_read_once(
     assert same(pixels(split, [4, 1, 0]), EXPECTED[[1, 0, 2]])
     assert reads == [3]
     assert listed(tmp_path, "1.nii.gz,1\n3.npy,0\n").labels_of(np.arange(10)).tolist() == [1] * 5 + [0] * 5
+    with pytest.raises(ConfigError, match=r"list.csv lists 1 images more than once, first '.*/2.nii'; remove"):
+        listed(tmp_path, "2.nii,0\n2.nii#3,1\n")
     with pytest.raises(ConfigError, match=r"/3.npy has 5 frames, and frame 6 is listed"):
         listed(tmp_path, "3.npy#6,0\n")
 
@@ -254,6 +257,23 @@ def test_damaged_volumes_are_one_corrupt_image_and_a_cut_archive_loses_its_last_
     assert replaced[0].startswith(f"{tmp_path}/2.nii: a NIfTI file that ends before")
     with limiting(Limits(max_file_bytes=50)):
         assert split.read(np.array([0, 9])).images == [Missing("more than 50 bytes")] * 2
+
+
+@pytest.mark.parametrize("name", ["1.dcm", "1.nii", "1.nii.gz"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000"])
+def test_an_ordinary_image_with_the_name_of_a_volume_is_read(tmp_path: Path, name: str, kind: str) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (6, 4), (200, 100, 0)).save(buffer, kind, lossless=True)
+    volume = nifti(VOLUME.astype(np.uint8))
+    folder(tmp_path, {f"train/a/{name}": buffer.getvalue(), "train/b/2.nii": volume})
+    split = ImageFolder(ImageFolder.Config(path=str(tmp_path))).required("train")
+    assert split.labels_of(np.arange(split.num_samples)).tolist() == [0, 1, 1, 1, 1, 1]
+    images = [decode(image) for image in all_rows(split).images]
+    assert images[0].shape == (3, 4, 6)
+    assert (images[0].float() - torch.tensor([200.0, 100.0, 0.0])[:, None, None]).abs().max() <= 2
+    assert np.array_equal(images[3][0], VOLUME[:, :, 2].T.astype(np.uint8))
+    with pytest.raises(ConfigError, match=rf"/{name} has 1 frames, and frame 2 is listed"):
+        listed(tmp_path, f"train/a/{name}#2,0\n")
 
 
 def test_values_without_a_range_are_refused_at_the_start_with_theirs(tmp_path: Path) -> None:

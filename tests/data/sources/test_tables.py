@@ -112,6 +112,7 @@ def parquet(**columns: Any) -> bytes:
         (pa.array(["dog", "", "cat"]).dictionary_encode(), [1, -1, 0]),
         (pa.array(["1", "1.0", "nan"]), [1, 1, -1]),
         (pa.array([[1, 0], None, [1, -1]]), [[1, 0], [-1, -1], [1, -1]]),
+        (pa.array([[1, None], [0, 1], None]), [[1, -1], [0, 1], [-1, -1]]),
         (pa.array([["a", "c"], None, []]), [[1, 1], [-1, -1], [0, 0]]),
     ],
 )
@@ -236,6 +237,8 @@ def test_a_stroke_belongs_to_the_name_where_the_user_says_so(images: Path) -> No
         ("path,label\n0.png,1|0\n1.png,2\n", "path,label\n2.png,2\n", [[0, 0, 1]]),
         ("path,A,B\n0.png,1,1\n1.png,0,1\n", "path,B,A\n2.png,1,0\n3.png,1,0\n", [[0, 1], [0, 1]]),
         ("path,A,B,C\n0.png,1,1,0\n1.png,0,1,0\n", "path,C,B\n2.png,1,1\n", [[-1, 1, 1]]),
+        ("path,A,B,C\n0.png,1,1,0\n1.png,0,1,1\n", "path,A,B\n2.png,1,0\n3.png,0,1\n", [[1, 0, -1], [0, 1, -1]]),
+        ("path,label\n0.png,A|B\n1.png,C\n", "path,A,B\n2.png,1,0\n3.png,1,0\n", [[1, 0, -1], [1, 0, -1]]),
         ("path,A,B\n0.png,1,0\n1.png,0,1\n", "path,B,A\n2.png,1,0\n3.png,0,1\n", [1, 0]),
     ],
 )

@@ -131,6 +131,10 @@ def test_remote_images_are_read_again_where_the_network_fails(tmp_path: Path, mo
         ("000005 2\n", "dog_trainval.txt, line 1: '000005 2' is not an image name and -1, 0 or 1"),
         ("000005\n", "line 1: '000005' is not an image name and"),
         ("\n", "dog_trainval.txt lists no images"),
+        (
+            "000005 -1\n000007 1\n000005 1\n",
+            "dog_trainval.txt, line 3: the image '000005' is listed twice; keep one of both lines",
+        ),
     ],
 )
 def test_lists_that_are_none_are_refused(tmp_path: Path, lines: str, message: str) -> None:

@@ -386,6 +386,36 @@ def test_a_tar_that_breaks_off_is_refused_not_shortened(tmp_path: Path, place: s
     assert not list(tmp_path.glob("*.npz"))
 
 
+@pytest.mark.parametrize("padding", [1024, 10240, 1 << 20])
+def test_tars_joined_behind_the_end_of_the_first_are_refused(tmp_path: Path, padding: int) -> None:
+    end = 2 * (512 + 512)
+    first = tar_of(samples(range(1)))[:end]
+    first += bytes(-end % padding if padding > 1024 else padding)
+    (tmp_path / "a.tar").write_bytes(first)
+    assert labels_of(source_of(tmp_path)) == [0]
+    (tmp_path / "a.tar").write_bytes(first + tar_of(samples(range(1, 3))))
+    message = message_of(source_of(tmp_path))
+    assert message.startswith(f"{tmp_path / 'a.tar'} goes on behind its end at byte {end:,}; if `cat` joined tars")
+
+
+def test_the_zeros_behind_the_end_of_a_remote_tar_are_not_all_read(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysl.data.sources.shards.LARGEST_RECORD", 1 << 16)
+    monkeypatch.setattr("raysl.storage.reads.RUN_BYTES", 1 << 16)
+    bucket.pipe("/wds/train-0.tar", tar_of(samples(range(4))) + bytes(1 << 20))
+    asked: list[int] = []
+
+    def cat_file(path: str, start: int | None = None, end: int | None = None) -> bytes:
+        content = bytes(bucket.store[path].getvalue()[start:end])
+        asked.append(len(content))
+        return content
+
+    monkeypatch.setattr(bucket, "cat_file", cat_file)
+    assert labels_of(source_of("memory://wds")) == [0, 1, 2, 3]
+    assert sum(asked) < 1 << 18
+
+
 def test_a_tar_that_is_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
     whole = bytearray(tar_of({"0.png": png(0), "1.png": png(1), "2.png": png(2)}))
     whole[1024:1536] = b"x" * 512
