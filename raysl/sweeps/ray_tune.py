@@ -125,9 +125,9 @@ class Component:
         except Exception as error:
             reason = str(error).partition("\n")[0] or type(error).__name__
             setting = self.key.partition("=")[0]
-            given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+            arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
             raise ConfigError(
-                f"{self.key}: {self.kind.__name__} refuses its arguments {given}: {reason}; correct {setting}_args:"
+                f"{self.key}: {self.kind.__name__} refuses its arguments {arguments}: {reason}; correct {setting}_args:"
             ) from error
 
     def __str__(self) -> str:

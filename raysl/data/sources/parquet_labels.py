@@ -273,11 +273,13 @@ def find_labelling(
     # numbers are those of the classes that the files store; texts are names of the classes that are known
     expected = known or stored if is_text else stored or known
     classes, has_names = find_classes(system, files, column, expected, as_names)
-    own = () if is_text or not known else stored
+    of_numbers = () if is_text or not known else stored
     if not has_names:
-        _check_kind(files[0], training, own)
+        _check_kind(files[0], training, of_numbers)
     is_plain = is_plain and not has_names
-    return Labelling(known or classes, column, own, has_names=has_names, has_plain_numbers=is_plain, as_names=as_names)
+    return Labelling(
+        known or classes, column, of_numbers, has_names=has_names, has_plain_numbers=is_plain, as_names=as_names
+    )
 
 
 def _label_by_folder(
@@ -306,8 +308,8 @@ def _check_lists(path: str, is_multilabel: bool, training: Labelling | None) -> 
     if training is None or not training.is_labelled or training.is_multilabel == is_multilabel:
         return
     lists, single = "lists of labels", "one label for each image"
-    own, other = (lists, single) if is_multilabel else (single, lists)
-    raise ConfigError(f"{path} has {own}, and the training images have {other}; use one of both")
+    kind, expected = (lists, single) if is_multilabel else (single, lists)
+    raise ConfigError(f"{path} has {kind}, and the training images have {expected}; use one of both")
 
 
 def _check_kind(path: str, training: Labelling | None, stored: tuple[str, ...]) -> None:
