@@ -168,6 +168,8 @@ def _check_rows(split: Split, rows: Rows, num: int) -> None:
     what = f"{type(split).__qualname__}.read"
     if not isinstance(rows, Rows):
         raise ConfigError(f"{what} returned {type(rows).__name__}; return Rows(images, labels, names)")
+    if not isinstance(rows.labels, np.ndarray) or rows.labels.dtype.kind not in "iu":
+        raise ConfigError(f"{what} returned labels {rows.labels!r:.100}; return an array int64, -1 where unlabelled")
     counts = {"images": len(rows.images), "labels": len(rows.labels), "names": len(rows.names)}
     if set(counts.values()) != {num}:
         text = ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -94,6 +94,8 @@ class Returning(Shades):
     [
         (lambda rows: (rows.images, rows.labels), "Returning.read returned tuple; return Rows"),
         (lambda rows: replace(rows, images=rows.images[1:]), "returned 2 images, 3 labels, 3 names for 3 indices"),
+        (lambda rows: replace(rows, labels=[0, 1, 0]), r"returned labels \[0, 1, 0\]; return an array int64"),
+        (lambda rows: replace(rows, labels=np.array([0.0, 1.0, 0.0])), r"returned labels array\(\[0., 1., 0.\]\)"),
         (lambda rows: replace(rows, labels=np.array([1, 2, 0])), "image 2 has the label 2, and classes .* 0 to 1"),
     ],
 )
