@@ -1,6 +1,8 @@
 """Checks of arguments of the Python API, with a message that says what to give instead."""
 
+import operator
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,8 +33,27 @@ def text_or_path(value: Any, name: str, example: str) -> str:
 def instance(value: Any, kind: type[KindT], name: str, way: str) -> KindT:
     """Return a value that is an instance of a class; refuse others."""
     if not isinstance(value, kind):
-        raise ConfigError(f"{name}: {_shorten(value)} is not a {kind.__name__}; give {way}")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ConfigError(f"{name}: {_shorten(value)} is not {article} {kind.__name__}; give {way}")
     return value
+
+
+def whole_number(value: Any, name: str, least: int, what: str, way: str = "") -> int:
+    """Return a whole number, also one of NumPy's, as Python's; refuse others.
+
+    Args:
+        least: the smallest number that is allowed.
+        what: noun for the number, such as "a number of images".
+        way: what to give instead; default: a whole number from `least` on.
+
+    >>> whole_number(3, "k", 1, "a number of neighbours")
+    3
+    """
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            if (number := operator.index(value)) >= least:
+                return number
+    raise ConfigError(f"{name}: {_shorten(value)} is not {what}; give {way or f'a whole number from {least} on'}")
 
 
 def run_config(value: Any) -> RunConfig:
