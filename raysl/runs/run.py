@@ -15,7 +15,7 @@ from raysl.cluster.connection import cluster_resources, connect, count_gpus, is_
 from raysl.cluster.resources import WorkerShape, describe_bundles, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
-from raysl.config.arguments import run_config
+from raysl.config.arguments import instance, run_config, whole_number
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, log
 from raysl.plan.plan import TrainPlan
@@ -126,8 +126,10 @@ def training(
         since: beginning of this start, in seconds since 1970; default: that of the command.
     """
     config = run_config(config)
-    if until is not None and until < 1:
-        raise ConfigError(f"until={until} is not an epoch to train to; give 1 to {config.train.epochs}, or nothing")
+    if until is not None:
+        until = whole_number(until, "until", 1, "an epoch to train to", f"1 to {config.train.epochs}, or nothing")
+    if stop is not None:
+        instance(stop, threading.Event, "stop", "a threading.Event, which another thread sets, or nothing")
     with handling_signals() as signals, waiting(show=show_progress) as waits:
         since = waits.since if since is None else since
         marks, cpu_time = {"command": since, "imports": time.time()}, CpuTime.now()
