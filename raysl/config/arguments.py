@@ -23,6 +23,17 @@ def words(value: Any, name: str, example: str) -> list[str]:
     return list(value)
 
 
+def texts_or_paths(value: Any, name: str, example: str) -> list[str]:
+    """Return a list of at least one text, each `Path` in it as a text; refuse anything else."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    elif isinstance(value, list | tuple):
+        value = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in value]
+    if not (listed := words(value, name, example)):
+        raise ConfigError(f"{name}: the list is empty; give at least one, [{example!r}]")
+    return listed
+
+
 def text_or_path(value: Any, name: str, example: str) -> str:
     """Return a text, or a `Path` as a text."""
     if not isinstance(value, str | os.PathLike):
