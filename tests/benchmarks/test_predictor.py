@@ -300,18 +300,19 @@ def test_every_image_that_cannot_be_used_is_named(folder: Path, predictor: Any) 
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        (lambda p: p.neighbours(picture(0), among=bank(), k=0), "k 0 is not a number of neighbours; give 1 or more"),
+        (lambda p: p.neighbours(picture(0), among=bank(), k=0), "k: 0 is not a number of neighbours; give a whole"),
         (lambda p: p.neighbours(picture(0), among=3), "among is a int; give what raysl.extract returns, its Parquet"),
         (lambda p: p.neighbours(picture(0), among=FeatureSet(torch.ones(3, 7), torch.zeros(3, dtype=torch.int64))),
          "among has features of width 7, this network's have 4; extract them with this one"),
         (lambda p: p.neighbours(picture(0), among="gone"), "gone"),
         (lambda p: p.neighbours(picture(0), among="gone.parquet"), "cannot read 'gone.parquet'"),
         (lambda p: p.probabilities(picture(0)), "method=simclr has learned no classes; give labelled images to vote"),
-        (lambda p: p.probabilities(picture(0), among=bank(), temperature=0), "temperature 0 divides cosines"),
+        (lambda p: p.probabilities(picture(0), among=bank(), temperature=0), "temperature: 0 divides cosines"),
+        (lambda p: p.probabilities(picture(0), among=bank(), temperature="1"), "temperature: '1' divides"),
         (lambda p: p.probabilities(picture(0), among=FeatureSet(torch.ones(3, 4), torch.full((3,), -1))),
          "the searched labels range from -1 to -1"),
         (lambda p: raysl.Predictor("runs/none"), "runs/none"),
-        (lambda p: raysl.Predictor(p.checkpoint.uri, batch_size=0), "batch_size 0 is not a number of images"),
+        (lambda p: raysl.Predictor(p.checkpoint.uri, batch_size=0), "batch_size: 0 is not a number of images"),
         (lambda p: raysl.Predictor(p.checkpoint.uri, device="gpu"), "device: torch does not know 'gpu'"),
     ],
 )  # fmt: skip
@@ -379,7 +380,7 @@ def test_patches_are_the_last_map_of_what_benchmarks_see(folder: Path, predictor
     ("words", "message"),
     [
         ({"stage": "res9"}, "no stage 'res9'"),
-        ({"size": 0}, "size 0 is not a side in pixels; give 1 or more"),
+        ({"size": 0}, "size: 0 is not a side in pixels; give a whole number from 1 on"),
         ({"size": 3}, "no map with 4 x 4 places"),
     ],
 )

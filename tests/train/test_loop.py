@@ -12,6 +12,7 @@ import torch
 
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
+from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
 from raysl.methods.simclr import SimCLR
 from raysl.plan.setup import Setup
@@ -86,6 +87,16 @@ def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path: Path) ->
 
     assert_same(whole.method.state_dict(), second.method.state_dict())
     assert_same(whole.optimizer.state_dict(), second.optimizer.state_dict())
+
+
+def test_a_state_is_saved_to_and_loaded_from_a_path_or_its_text(tmp_path: Path) -> None:
+    first, second = _state()[0], _state()[0]
+    first.step = 3
+    first.save(str(tmp_path / "checkpoint"), {})
+    second.load(str(tmp_path / "checkpoint"))
+    assert second.step == 3
+    with pytest.raises(ConfigError, match="folder: 3 is not a name, path or URI; give one such as"):
+        second.load(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.thorough
