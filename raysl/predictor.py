@@ -223,7 +223,12 @@ class Predictor:
         if isinstance(temperature, bool) or not isinstance(temperature, Real) or not temperature > 0:
             raise ConfigError(f"temperature: {temperature!r} divides cosines; give a number above 0, such as 0.07")
         rows = self._read_searched(among).rows
-        num_classes = int(rows.labels.max()) + 1
+        if (num_classes := int(rows.labels.max()) + 1) == 0:
+            where = f"among={str(among)!r}" if isinstance(among, str | os.PathLike) else "among"
+            raise ConfigError(
+                f"{where}: no image has a label, which votes for a class; give a folder with a sub-folder for each "
+                "class, or raysl.extract(..., split='train') of images with labels"
+            )
         rows.check("searched", num_classes)
         return knn_probabilities(rows, self.features(images), num_classes, _count(k), temperature)
 

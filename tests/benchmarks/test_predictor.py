@@ -310,7 +310,7 @@ def test_every_image_that_cannot_be_used_is_named(folder: Path, predictor: Any) 
         (lambda p: p.probabilities(picture(0), among=bank(), temperature=0), "temperature: 0 divides cosines"),
         (lambda p: p.probabilities(picture(0), among=bank(), temperature="1"), "temperature: '1' divides"),
         (lambda p: p.probabilities(picture(0), among=FeatureSet(torch.ones(3, 4), torch.full((3,), -1))),
-         "the searched labels range from -1 to -1"),
+         "among: no image has a label, which votes for a class; give a folder with a sub-folder for each class, or"),
         (lambda p: raysl.Predictor("runs/none"), "runs/none"),
         (lambda p: raysl.Predictor(p.checkpoint.uri, batch_size=0), "batch_size: 0 is not a number of images"),
         (lambda p: raysl.Predictor(p.checkpoint.uri, device="gpu"), "device: torch does not know 'gpu'"),
@@ -320,6 +320,13 @@ def test_what_cannot_be_asked_is_refused(predictor: Any, ask: Any, told: str) ->
     with pytest.raises(ConfigError) as caught:
         ask(predictor)
     assert told in str(caught.value)
+
+
+def test_a_folder_without_sub_folders_cannot_vote(predictor: Any, folder: Path) -> None:
+    flat = folder / "images" / CLASSES[0]
+    assert len(predictor.neighbours(picture(0), among=flat).names[0]) == 4
+    with pytest.raises(ConfigError, match=f"among='{flat}': no image has a label, which votes for a class; give a fol"):
+        predictor.probabilities(picture(0), among=flat)
 
 
 def test_a_parquet_file_of_something_else_is_refused(tmp_path: Path) -> None:
