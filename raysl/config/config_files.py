@@ -53,6 +53,8 @@ class NoSuchConfig(ConfigError):
             way += "; `raysl list configs` shows all"
         elif re.search(r"\.py:\w+$", name):
             way = f"a method of one's own is given as method.name={name}"
+        elif asking is None and os.path.isfile(settings := os.path.join(os.path.expanduser(name), "run.yaml")):
+            way = f"it is the folder of a run; give its settings, {settings!r}"
         else:
             names = [known.removeprefix(SHORT) for known in config_names()]
             last = {known.rpartition("/")[2]: known for known in names}
@@ -86,7 +88,7 @@ def packaged_folder() -> Path:
 def packaged_file(name: str) -> Path | None:
     """Return the file of a packaged configuration, or None; `simclr` is short for `imagenet/simclr`."""
     paths = (packaged_folder() / f"{folder}{name}.yaml" for folder in ("", SHORT))
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def run_name(path: Path) -> str:

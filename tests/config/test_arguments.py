@@ -109,6 +109,18 @@ def test_a_path_is_as_good_as_its_text(tmp_path: Path) -> None:
         raysl.load_backbone(tmp_path)
 
 
+def test_the_folder_of_a_run_is_answered_by_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/a").mkdir(parents=True)
+    (tmp_path / "runs/a/run.yaml").write_text("base: quickstart\nseed: 5\n")
+    message = "no configuration 'runs/a'; it is the folder of a run; give its settings, 'runs/a/run.yaml'"
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        raysl.load_config("runs/a")
+    with pytest.raises(ConfigError, match=f"{message}$"):
+        raysl.pretrain("runs/a")
+    assert raysl.load_config("runs/a/run.yaml").seed == 5
+
+
 @pytest.mark.parametrize(
     "name", [name for name in raysl.__all__ if name not in ("methods", "losses", "transforms", "nn", "tune")]
 )
