@@ -33,6 +33,7 @@ from raysl.errors import ConfigError, log
 from raysl.methods.method import Method
 from raysl.nn.patch_maps import PatchMaps, patch_maps
 from raysl.redact import redact_uri
+from raysl.storage.addresses import absolute
 from raysl.train.file_names import count_broken
 from raysl.train.state import TrainState, setup_of
 from raysl.transforms.channels import network_input
@@ -307,6 +308,7 @@ class Predictor:
 
     def _folder(self, path: str) -> _Searched:
         """Return the features of the images below a folder, computed once; sub-folders are classes."""
+        path = absolute(path)
         if path not in self._folders:
             data: Any = load_data(self.checkpoint.config, ["data=image_folder"])
             data = replace(data, path=path)
