@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from raysl.checkpoint.checkpoint_folder import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.board import Board
-from raysl.cluster.connection import cluster_resources, connect, count_gpus, is_private
+from raysl.cluster.connection import check_forked, cluster_resources, connect, count_gpus, is_private
 from raysl.cluster.resources import WorkerShape, describe_bundles, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
@@ -126,6 +126,7 @@ def training(
         since: beginning of this start, in seconds since 1970; default: that of the command.
     """
     config = run_config(config)
+    check_forked()
     if until is not None:
         until = whole_number(until, "until", 1, "an epoch to train to", f"1 to {config.train.epochs}, or nothing")
     if stop is not None:
