@@ -6,6 +6,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
 
+from raysl.process.forked import watch_forks
 from raysl.redact import Redacted
 from raysl.user_files import PREFIX
 
@@ -28,6 +29,7 @@ class _SentFiles:
 
 # Whatever a process of Ray unpickles, it imports raysl before it needs a module of a user's file.
 sys.meta_path.append(_SentFiles)
+watch_forks()
 
 _HOME = {
     "load_config": "raysl.weights.initial",

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from raysl.benchmarks.suite.settings import load_data
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.checkpoint.checkpoint_folder import META_FILE, STATE_FILE, has_state, local_copy
 from raysl.components import resolve
-from raysl.config.arguments import text_or_path
+from raysl.config.arguments import text_or_path, whole_number
 from raysl.config.background import parse_color
 from raysl.config.schema import DataConfig
 from raysl.data.decode.bands import bands_of
@@ -32,6 +33,7 @@ from raysl.errors import ConfigError, log
 from raysl.methods.method import Method
 from raysl.nn.patch_maps import PatchMaps, patch_maps
 from raysl.redact import redact_uri
+from raysl.storage.addresses import absolute
 from raysl.train.file_names import count_broken
 from raysl.train.state import TrainState, setup_of
 from raysl.transforms.channels import network_input
@@ -106,12 +108,10 @@ class Predictor:
         Raises:
             ConfigError: if there is no checkpoint, it cannot be read, or an argument is wrong.
         """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ConfigError(f"batch_size {batch_size!r} is not a number of images; give 1 or more")
         if isinstance(device, str) and device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = parse_device(device)
-        self.batch_size = batch_size
+        self.batch_size = whole_number(batch_size, "batch_size", 1, "a number of images")
         self.checkpoint: Checkpoint = load_checkpoint(text_or_path(checkpoint, "checkpoint", "runs/mine"), trust_code)
         self.backbone = self.checkpoint.backbone.to(self.device)
         self.data = self.checkpoint.config.data
@@ -159,9 +159,8 @@ class Predictor:
         """
         data = self.data
         if size is not None:
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ConfigError(f"size {size!r} is not a side in pixels; give 1 or more")
-            data = replace(data, image_size=size, eval_resize=None)
+            side = whole_number(size, "size", 1, "a side in pixels")
+            data = replace(data, image_size=side, eval_resize=None)
         type(self.backbone).check_side(self.backbone.config, data.image_size)
         split = self._split(list_images(images), 0)
         try:
@@ -222,10 +221,15 @@ class Predictor:
         """
         if among is None:
             return self._score_by_method(images)
-        if not temperature > 0:
-            raise ConfigError(f"temperature {temperature!r} divides cosines; give a number above 0, such as 0.07")
+        if isinstance(temperature, bool) or not isinstance(temperature, Real) or not temperature > 0:
+            raise ConfigError(f"temperature: {temperature!r} divides cosines; give a number above 0, such as 0.07")
         rows = self._read_searched(among).rows
-        num_classes = int(rows.labels.max()) + 1
+        if (num_classes := int(rows.labels.max()) + 1) == 0:
+            where = f"among={str(among)!r}" if isinstance(among, str | os.PathLike) else "among"
+            raise ConfigError(
+                f"{where}: no image has a label, which votes for a class; give a folder with a sub-folder for each "
+                "class, or raysl.extract(..., split='train') of images with labels"
+            )
         rows.check("searched", num_classes)
         return knn_probabilities(rows, self.features(images), num_classes, _count(k), temperature)
 
@@ -304,6 +308,7 @@ class Predictor:
 
     def _folder(self, path: str) -> _Searched:
         """Return the features of the images below a folder, computed once; sub-folders are classes."""
+        path = absolute(path)
         if path not in self._folders:
             data: Any = load_data(self.checkpoint.config, ["data=image_folder"])
             data = replace(data, path=path)
@@ -340,6 +345,4 @@ def _class_of(label: Tensor, classes: Sequence[str]) -> str:
 
 
 def _count(k: Any) -> int:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ConfigError(f"k {k!r} is not a number of neighbours; give 1 or more")
-    return k
+    return whole_number(k, "k", 1, "a number of neighbours")

@@ -20,7 +20,8 @@ from raysl.cluster.private import show_by, starting_fast
 from raysl.cluster.resources import Resources
 from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
-from raysl.errors import RunFailed
+from raysl.errors import ConfigError, RunFailed
+from raysl.process import forked
 from raysl.process.cpus import ONE_HEAP, WAIT_SETTINGS, thread_variables
 from raysl.process.environment import ray_job
 from raysl.process.signals import install_handlers
@@ -58,12 +59,15 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
         is_needed: asked while a private cluster starts; if it is not needed any more, that ends as a failure.
 
     Raises:
-        ConfigError: if RAY_ADDRESS is no address, no cluster answers there, or it wants a token that is not at hand.
+        ConfigError: if RAY_ADDRESS is no address, no cluster answers there, or it wants a token that is not at hand, or
+            this process was forked after its parent had connected.
         RunFailed: if Ray does not start.
     """
+    check_forked()
     if ray.is_initialized():
         send_files()
         return
+    forked.has_dead_ray = False
     # set before Ray starts, as its processes inherit them; what the user has set stays
     for name, value in {**_SETTINGS, **thread_variables(os.environ)}.items():
         os.environ.setdefault(name, value)
@@ -89,6 +93,15 @@ def connect(with_state: bool = False, is_needed: Callable[[], bool] = lambda: Tr
             log.warning("this private cluster listens on all addresses of the machine; import raysl before ray")
     install_handlers()  # Ray's core has replaced ours for SIGTERM
     send_files()
+
+
+def check_forked() -> None:
+    """Refuse a connection that this process has from its parent: without threads, it would wait forever."""
+    if ray.is_initialized() and forked.has_dead_ray:
+        raise ConfigError(
+            "this process was forked after Ray had started in its parent, and cannot reach Ray; start it by "
+            "multiprocessing.get_context('spawn')"
+        )
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Checks of arguments of the Python API, with a message that says what to give instead."""
 
+import operator
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +23,17 @@ def words(value: Any, name: str, example: str) -> list[str]:
     return list(value)
 
 
+def texts_or_paths(value: Any, name: str, example: str) -> list[str]:
+    """Return a list of at least one text, each `Path` in it as a text; refuse anything else."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    elif isinstance(value, list | tuple):
+        value = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in value]
+    if not (listed := words(value, name, example)):
+        raise ConfigError(f"{name}: the list is empty; give at least one, [{example!r}]")
+    return listed
+
+
 def text_or_path(value: Any, name: str, example: str) -> str:
     """Return a text, or a `Path` as a text."""
     if not isinstance(value, str | os.PathLike):
@@ -31,8 +44,27 @@ def text_or_path(value: Any, name: str, example: str) -> str:
 def instance(value: Any, kind: type[KindT], name: str, way: str) -> KindT:
     """Return a value that is an instance of a class; refuse others."""
     if not isinstance(value, kind):
-        raise ConfigError(f"{name}: {_shorten(value)} is not a {kind.__name__}; give {way}")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ConfigError(f"{name}: {_shorten(value)} is not {article} {kind.__name__}; give {way}")
     return value
+
+
+def whole_number(value: Any, name: str, least: int, what: str, way: str = "") -> int:
+    """Return a whole number, also one of NumPy's, as Python's; refuse others.
+
+    Args:
+        least: the smallest number that is allowed.
+        what: noun for the number, such as "a number of images".
+        way: what to give instead; default: a whole number from `least` on.
+
+    >>> whole_number(3, "k", 1, "a number of neighbours")
+    3
+    """
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            if (number := operator.index(value)) >= least:
+                return number
+    raise ConfigError(f"{name}: {_shorten(value)} is not {what}; give {way or f'a whole number from {least} on'}")
 
 
 def run_config(value: Any) -> RunConfig:

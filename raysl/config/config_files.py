@@ -5,6 +5,7 @@ OmegaConf reads YAML here: `1e-3` is a number, a date is text.
 
 import copy
 import hashlib
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class NoSuchConfig(ConfigError):
             way += "; `raysl list configs` shows all"
         elif re.search(r"\.py:\w+$", name):
             way = f"a method of one's own is given as method.name={name}"
+        elif asking is None and os.path.isfile(settings := os.path.join(os.path.expanduser(name), "run.yaml")):
+            way = f"it is the folder of a run; give its settings, {settings!r}"
         else:
             names = [known.removeprefix(SHORT) for known in config_names()]
             last = {known.rpartition("/")[2]: known for known in names}
@@ -85,7 +88,7 @@ def packaged_folder() -> Path:
 def packaged_file(name: str) -> Path | None:
     """Return the file of a packaged configuration, or None; `simclr` is short for `imagenet/simclr`."""
     paths = (packaged_folder() / f"{folder}{name}.yaml" for folder in ("", SHORT))
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def run_name(path: Path) -> str:
@@ -206,12 +209,31 @@ def read(text: str, origin: str) -> Any:
 
 
 def read_dotlist(word: str) -> dict[str, Any]:
-    """Parse `key=value`, a dotted key and a value in YAML, to a tree.
+    """Parse `key=value`, a dotted key and a value in YAML, to a tree; a ` #` is part of a text without quotes.
 
-    >>> read_dotlist("optim.lr=1e-3")
-    {'optim': {'lr': 0.001}}
+    >>> read_dotlist("optim.lr=1e-3"), read_dotlist("data.path=cats #2")
+    ({'optim': {'lr': 0.001}}, {'data': {'path': 'cats #2'}})
     """
-    return copy.deepcopy(_parse_cached(word))
+    return copy.deepcopy(_parse_cached(_quote_hash(word) if "#" in word else word))
+
+
+def _quote_hash(word: str) -> str:
+    """Quote the value of `key=value` where YAML would take the end of an unquoted text for a comment."""
+    key, _, text = word.partition("=")
+    tokens, end, has_comment = [], 0, False
+    try:
+        for token in yaml.scan(text):
+            has_comment |= "#" in text[end : token.start_mark.index]
+            end = max(end, token.end_mark.index)
+            tokens.append(token)
+    except yaml.YAMLError:  # whoever parses it says so
+        return word
+    if not has_comment:
+        return word
+    # beside the start and the end of the stream
+    if all(isinstance(token, yaml.ScalarToken) and token.plain for token in tokens[1:-1]):
+        return f"{key}={json.dumps(text.strip())}"
+    raise ConfigError(f"{word}: ' #' begins a comment in YAML; leave it out, or put the text in quotes: {key}='...'")
 
 
 def _parse(word: str, origin: str | None = None) -> dict[str, Any]:

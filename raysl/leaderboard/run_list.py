@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from pyarrow import fs
 
 from raysl.checkpoint.checkpoint_folder import META_FILE, SETTINGS_FILE
-from raysl.config.arguments import text_or_path
+from raysl.config.arguments import text_or_path, words
 from raysl.errors import ConfigError, did_you_mean
 from raysl.leaderboard.run_summary import RunSummary, State, summarise
 from raysl.report.contents import is_beside
@@ -40,16 +40,16 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def find_runs(storage: str, where: Sequence[str] = ()) -> list[RunSummary]:
+def find_runs(storage: str, where: str | Sequence[str] = ()) -> list[RunSummary]:
     """Return the runs under a storage, those changed last first.
 
     Args:
         storage: a local folder or a URI; runs are looked for up to three folders deep.
-        where: conditions `key=value`, also with `!=`, `<`, `<=`, `>`, `>=`, that all have to hold. A key is `state`,
-            `name`, `step`, `epoch`, `method`, `backbone`, a setting such as `optim.lr`, or a number such as
-            `knn/k20/top1`.
+        where: one condition or a list of conditions `key=value`, also with `!=`, `<`, `<=`, `>`, `>=`, that all have
+            to hold. A key is `state`, `name`, `step`, `epoch`, `method`, `backbone`, a setting such as `optim.lr`, or a
+            number such as `knn/k20/top1`.
     """
-    conditions = [_parsed(text) for text in where]
+    conditions = [_parsed(text) for text in words([where] if isinstance(where, str) else where, "where", "method=dino")]
     root = Folder(absolute(storage))
     if not root.exists():
         raise ConfigError(f"there is no folder {root.uri}; give the storage of your runs, by default ./runs")
@@ -65,14 +65,15 @@ def find_runs(storage: str, where: Sequence[str] = ()) -> list[RunSummary]:
     return sorted(runs, key=lambda run: (-(run.updated or 0.0), run.name))
 
 
-def list_runs(storage: str | os.PathLike[str] = "runs", where: Sequence[str] = ()) -> "pd.DataFrame":
+def list_runs(storage: str | os.PathLike[str] = "runs", where: str | Sequence[str] = ()) -> "pd.DataFrame":
     """Return the runs under a storage as a table, those changed last first.
 
     >>> list_runs("runs", where=["method=dino"])[["name", "state", "knn_k20_top1"]]  # doctest: +SKIP
 
     Args:
         storage: a local folder or a URI.
-        where: conditions such as `method=dino`, `state=failed` or `optim.lr>=0.1`; see `find_runs`.
+        where: one condition such as `method=dino`, `state=failed` or `optim.lr>=0.1`, or a list of them; see
+            `find_runs`.
 
     Returns:
         A row for each run: `name`, `uri`, `state`, `reason`, `method`, `backbone`, `dataset`, `step`, `epoch`,

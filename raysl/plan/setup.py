@@ -5,6 +5,7 @@ from typing import Any
 
 from raysl import distributed as dist
 from raysl.components import resolve
+from raysl.config.arguments import run_config, whole_number
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.nn.backbones.backbone import Backbone, BackboneInfo
@@ -76,8 +77,13 @@ class Setup:
             fingerprint: digest of the training images, if known.
 
         Raises:
-            ConfigError: if the plan or the backbone cannot be made of these settings.
+            ConfigError: if an argument is of another kind, or the plan or the backbone cannot be made of these
+                settings.
         """
+        if not isinstance(config, RunConfig):
+            config = run_config(config)  # says what to give
+        num_samples = whole_number(num_samples, "num_samples", 1, "a number of images")
+        num_classes = whole_number(num_classes, "num_classes", 0, "a number of classes")
         written = adapt(config, num_samples)
         config = for_workers(written)
         plan = plan or TrainPlan.from_config(config, num_samples, dist.world())

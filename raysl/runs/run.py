@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from raysl.checkpoint.checkpoint_folder import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.board import Board
-from raysl.cluster.connection import cluster_resources, connect, count_gpus, is_private
+from raysl.cluster.connection import check_forked, cluster_resources, connect, count_gpus, is_private
 from raysl.cluster.resources import WorkerShape, describe_bundles, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
-from raysl.config.arguments import run_config
+from raysl.config.arguments import instance, run_config, whole_number
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped, StorageError, log
 from raysl.plan.plan import TrainPlan
@@ -126,8 +126,11 @@ def training(
         since: beginning of this start, in seconds since 1970; default: that of the command.
     """
     config = run_config(config)
-    if until is not None and until < 1:
-        raise ConfigError(f"until={until} is not an epoch to train to; give 1 to {config.train.epochs}, or nothing")
+    check_forked()
+    if until is not None:
+        until = whole_number(until, "until", 1, "an epoch to train to", f"1 to {config.train.epochs}, or nothing")
+    if stop is not None:
+        instance(stop, threading.Event, "stop", "a threading.Event, which another thread sets, or nothing")
     with handling_signals() as signals, waiting(show=show_progress) as waits:
         since = waits.since if since is None else since
         marks, cpu_time = {"command": since, "imports": time.time()}, CpuTime.now()

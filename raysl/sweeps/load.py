@@ -9,7 +9,7 @@ from typing import Any
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.components import nearest
 from raysl.config.arguments import text_or_path, words
-from raysl.config.config_files import expand, files_of, find, matching_configs, read, read_file
+from raysl.config.config_files import expand, files_of, find, matching_configs, read_dotlist, read_file
 from raysl.config.dump import write
 from raysl.config.fields import settings_in, suggest
 from raysl.config.load import apply_overrides
@@ -45,8 +45,7 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     names = {setting.name for setting in dataclasses.fields(SweepConfig)} - {"seed"}
     of_sweep = [override for override in overrides if override.partition("=")[0] in names]
     for override in of_sweep:
-        key, _, text = override.partition("=")
-        tree[key] = read(text, override)
+        tree |= read_dotlist(override)
     is_file = name_or_path.endswith((".yaml", ".yml"))
     tree.setdefault("name", path.stem if is_file else name_or_path.replace("/", "-"))
     return from_tree(tree, str(path)), [override for override in overrides if override not in of_sweep]

@@ -18,6 +18,7 @@ from raysl.checkpoint.checkpoint_folder import BACKBONE_FILE, SETTINGS_FILE, STA
 from raysl.checkpoint.published import initial_weights
 from raysl.checkpoint.tensors import load_tensors, save_tensors
 from raysl.components import Classes
+from raysl.config.arguments import text_or_path
 from raysl.config.dump import dump
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
@@ -163,13 +164,14 @@ class TrainState:
         """The settings as YAML, which takes longer to write than a small checkpoint."""
         return dump(self.setup.as_written)
 
-    def save(self, folder: Path, metrics: dict[str, float], tensors: dict[str, Any] | None = None) -> None:
+    def save(self, folder: str | Path, metrics: dict[str, float], tensors: dict[str, Any] | None = None) -> None:
         """Write a checkpoint into a local folder; files that are there already become part of it.
 
         Args:
             metrics: numbers to store with it.
             tensors: the result of `tensors`; by default it is called, so every rank has to call `save`.
         """
+        folder = Path(text_or_path(folder, "folder", "runs/mine/checkpoint_000000100"))
         folder.mkdir(parents=True, exist_ok=True)
         tensors = tensors or self.tensors()
         state = {
@@ -202,13 +204,14 @@ class TrainState:
         # last, because it stores size and hash of every file written above
         seal(folder, meta)
 
-    def load(self, folder: Path) -> None:
-        """Load a checkpoint that was written at any number of ranks.
+    def load(self, folder: str | Path) -> None:
+        """Load a checkpoint, a local folder, that was written at any number of ranks.
 
         Raises:
             ConfigError: if it has another format or method, is damaged, or holds objects other than tensors and
                 primitives.
         """
+        folder = Path(text_or_path(folder, "folder", "runs/mine/checkpoint_000000100"))
         copy = Folder(str(folder))
         meta = verify(copy, [STATE_FILE])
         check_resumable(meta, copy.uri, self.config)

@@ -148,7 +148,8 @@ def _make_split(config: RunConfig, images: Any, labels: Sequence[int] | None) ->
     if not pictures:
         raise ConfigError("images: the list is empty; give at least as many as train.batch_size")
     stored = [_stored(image, f"images[{number}]", bands) for number, image in enumerate(pictures)]
-    return GivenImages(stored, _check_labels(labels, len(pictures)))
+    names = [image if isinstance(image, str) else f"image {number}" for number, image in enumerate(stored)]
+    return GivenImages(stored, _check_labels(labels, len(pictures)), names)
 
 
 def _is_one_image(images: Any, bands: Bands | None) -> bool:
@@ -162,7 +163,7 @@ def _is_one_image(images: Any, bands: Bands | None) -> bool:
 
 
 def _stored(image: Any, name: str, bands: Bands | None) -> GivenImage:
-    """Return an image as a split stores it; a path stays one, and is read when it is needed."""
+    """Return an image as a split stores it; a path is made absolute, and read when it is needed."""
     if isinstance(image, bytes):
         return image
     if not isinstance(image, str | os.PathLike):
@@ -170,7 +171,7 @@ def _stored(image: Any, name: str, bands: Bands | None) -> GivenImage:
     path = os.fspath(image)
     if "://" not in path and not os.path.isfile(os.path.expanduser(path)):
         raise ConfigError(f"{name}: nothing is at {path!r}; give paths of files, or a list of tensors or Pillow images")
-    return path
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 def _check_labels(labels: Sequence[int] | None, num: int) -> Int64s:

@@ -21,7 +21,7 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     """Load a packaged configuration (`simclr`, `data/cifar10`) or a YAML file, with settings changed.
 
     A `method.weights` that is a file of weights of others, or a published network (`timm:NAME`, `torchvision:NAME`), is
-    converted once into a run in `storage`, which `method.weights` of the result names.
+    converted once into a run in `storage`, which `method.weights` of the result names. Local paths become absolute.
 
     Args:
         name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files are lower layers.
@@ -36,7 +36,11 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     >>> load_config("quickstart", ["optim.lr=0.5"]).optim.lr
     0.5
     """
-    return load.load_config(name_or_path, overrides, run_of_weights)
+    from raysl.storage.addresses import absolute  # imports pyarrow
+
+    config = load.load_config(name_or_path, overrides, run_of_weights)
+    # as the locations of its images: a program may change its directory before it trains
+    return replace(config, storage=absolute(config.storage))
 
 
 def run_of_weights(weights: str, storage: str) -> str:

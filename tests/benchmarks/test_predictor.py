@@ -160,12 +160,12 @@ def test_probabilities_have_the_names_of_their_classes(folder: Path, predictor: 
 def test_several_and_missing_labels_are_named_in_words(predictor: Any, folder: Path) -> None:
     features = predictor(paths(folder)[:3])
     labels = torch.tensor([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
-    predictor._folders["several"] = _Searched(FeatureSet(features, labels), (), CLASSES)
-    predictor._folders["some"] = _Searched(FeatureSet(features, torch.tensor([2, -1, 0])), (), CLASSES)
-    assert [predictor.neighbours(path, "several", 1).classes[0][0] for path in paths(folder)[:3]] == [
+    predictor._folders["/several"] = _Searched(FeatureSet(features, labels), (), CLASSES)
+    predictor._folders["/some"] = _Searched(FeatureSet(features, torch.tensor([2, -1, 0])), (), CLASSES)
+    assert [predictor.neighbours(path, "/several", 1).classes[0][0] for path in paths(folder)[:3]] == [
         "ants, cats", "", "bees",
     ]  # fmt: skip
-    assert [predictor.neighbours(path, "some", 1).classes[0][0] for path in paths(folder)[:3]] == ["cats", "", "ants"]
+    assert [predictor.neighbours(path, "/some", 1).classes[0][0] for path in paths(folder)[:3]] == ["cats", "", "ants"]
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -220,7 +220,8 @@ def test_broken_images_of_a_folder_are_left_out_with_a_warning(
 def test_a_folder_is_gone_through_once(folder: Path, predictor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = predictor.neighbours(picture(1), among=str(folder / "images"))
     monkeypatch.setattr("raysl.predictor.resolve", None)  # which would read the folder
-    again = predictor.neighbours(picture(1), among=str(folder / "images"))
+    monkeypatch.chdir(folder)  # one folder by either name
+    again = predictor.neighbours(picture(1), among="images")
     assert torch.equal(again.index, first.index)
     assert torch.equal(again.cosine, first.cosine)
 
@@ -300,18 +301,19 @@ def test_every_image_that_cannot_be_used_is_named(folder: Path, predictor: Any) 
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        (lambda p: p.neighbours(picture(0), among=bank(), k=0), "k 0 is not a number of neighbours; give 1 or more"),
+        (lambda p: p.neighbours(picture(0), among=bank(), k=0), "k: 0 is not a number of neighbours; give a whole"),
         (lambda p: p.neighbours(picture(0), among=3), "among is a int; give what raysl.extract returns, its Parquet"),
         (lambda p: p.neighbours(picture(0), among=FeatureSet(torch.ones(3, 7), torch.zeros(3, dtype=torch.int64))),
          "among has features of width 7, this network's have 4; extract them with this one"),
         (lambda p: p.neighbours(picture(0), among="gone"), "gone"),
         (lambda p: p.neighbours(picture(0), among="gone.parquet"), "cannot read 'gone.parquet'"),
         (lambda p: p.probabilities(picture(0)), "method=simclr has learned no classes; give labelled images to vote"),
-        (lambda p: p.probabilities(picture(0), among=bank(), temperature=0), "temperature 0 divides cosines"),
+        (lambda p: p.probabilities(picture(0), among=bank(), temperature=0), "temperature: 0 divides cosines"),
+        (lambda p: p.probabilities(picture(0), among=bank(), temperature="1"), "temperature: '1' divides"),
         (lambda p: p.probabilities(picture(0), among=FeatureSet(torch.ones(3, 4), torch.full((3,), -1))),
-         "the searched labels range from -1 to -1"),
+         "among: no image has a label, which votes for a class; give a folder with a sub-folder for each class, or"),
         (lambda p: raysl.Predictor("runs/none"), "runs/none"),
-        (lambda p: raysl.Predictor(p.checkpoint.uri, batch_size=0), "batch_size 0 is not a number of images"),
+        (lambda p: raysl.Predictor(p.checkpoint.uri, batch_size=0), "batch_size: 0 is not a number of images"),
         (lambda p: raysl.Predictor(p.checkpoint.uri, device="gpu"), "device: torch does not know 'gpu'"),
     ],
 )  # fmt: skip
@@ -319,6 +321,13 @@ def test_what_cannot_be_asked_is_refused(predictor: Any, ask: Any, told: str) ->
     with pytest.raises(ConfigError) as caught:
         ask(predictor)
     assert told in str(caught.value)
+
+
+def test_a_folder_without_sub_folders_cannot_vote(predictor: Any, folder: Path) -> None:
+    flat = folder / "images" / CLASSES[0]
+    assert len(predictor.neighbours(picture(0), among=flat).names[0]) == 4
+    with pytest.raises(ConfigError, match=f"among='{flat}': no image has a label, which votes for a class; give a fol"):
+        predictor.probabilities(picture(0), among=flat)
 
 
 def test_a_parquet_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -379,7 +388,7 @@ def test_patches_are_the_last_map_of_what_benchmarks_see(folder: Path, predictor
     ("words", "message"),
     [
         ({"stage": "res9"}, "no stage 'res9'"),
-        ({"size": 0}, "size 0 is not a side in pixels; give 1 or more"),
+        ({"size": 0}, "size: 0 is not a side in pixels; give a whole number from 1 on"),
         ({"size": 3}, "no map with 4 x 4 places"),
     ],
 )

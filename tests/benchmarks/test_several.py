@@ -33,7 +33,7 @@ def test_checkpoints_of_a_run_are_compared_on_one_page_beside_their_own(config: 
         assert f"{report.metrics['knn/k20/top1']:.2f}" in table or str(report.metrics["knn/k20/top1"]) in table
         assert Path(report.path).exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("knn.json")}
-    again = compare([str(old), str(new)], ["knn"], out=str(tmp_path / "page"))
+    again = compare([old, new], ["knn"], out=str(tmp_path / "page"))
     assert again.path == str(tmp_path / "page" / "comparison.html")
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("knn.json")} == before, "nothing is measured twice"
 

@@ -34,6 +34,22 @@ with handling_signals() as signals, signals.saving(lambda: True):
 """
 
 
+FORKED = """
+import multiprocessing, ray, raysl, sys
+def child():
+    from raysl.cluster.connection import connect
+    try:
+        connect()
+    except ValueError as error:
+        print(error, flush=True)
+ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR")
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join(60)
+print(process.exitcode, ray.cluster_resources()["CPU"])
+"""
+
+
 def _show(data: dict[str, Any], ignore_prefix: bool) -> None:
     print(*data["lines"])
 
@@ -47,6 +63,15 @@ def test_a_signal_to_the_process_group_reaches_the_driver_and_not_ray() -> None:
         done.stderr
     )
     assert "SIGTERM received" not in done.stderr, "what Ray's core says of signals that it takes"
+
+
+@pytest.mark.cluster
+def test_a_process_that_was_forked_from_one_with_ray_is_refused_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    assert done.stdout == (
+        "this process was forked after Ray had started in its parent, and cannot reach Ray; start it by "
+        "multiprocessing.get_context('spawn')\n0 1.0\n"
+    ), done.stderr
 
 
 def test_what_the_raylet_says_of_its_worker_processes_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 import raysl
 from raysl.components import ALIASES
 from raysl.errors import ConfigError
+from raysl.plan.setup import Setup
 from raysl.sweeps.load import load_sweep
 
 OWN = {slot: dict(names) for slot, names in ALIASES.items()}
@@ -54,12 +55,27 @@ def with_inner(node: str, **changes: Any) -> Any:
         (lambda: raysl.pretrain(with_inner("method", name="mae")), "method.name: 'mae' takes MAE.Config, and .*"),
         (lambda: raysl.pretrain(with_inner("method", views=3)), "method.views: 3 is no .*; give an instance of .*"),
         (lambda: raysl.pretrain(with_inner("method", views={})), "method.views: {} is no .*; give an instance of .*"),
+        (lambda: raysl.pretrain(quickstart(), until="2"), "until: '2' is not an epoch .*; give 1 to .*, or nothing"),
+        (lambda: raysl.pretrain(quickstart(), until=1.5), "until: 1.5 is not an epoch to train to; .*"),
+        (lambda: raysl.pretrain(quickstart(), until=True), "until: True is not an epoch to train to; .*"),
+        (lambda: raysl.pretrain(quickstart(), stop=True), "stop: True is not an Event; give a threading.Event, .*"),
+        (lambda: Setup.of("quickstart", 10), r"config: 'quickstart' .* raysl.load_config\('quickstart'\) returns"),
+        (lambda: Setup.of(quickstart(), len), "num_samples: .* is not a number of images; give .* from 1 on"),
+        (lambda: Setup.of(quickstart(), True), "num_samples: True is not a number of images; .*"),
+        (lambda: Setup.of(quickstart(), 10, -1), "num_classes: -1 is not a number of classes; .* from 0 on"),
         (lambda: raysl.load_backbone(None), "None is no path or URI; give a string such as .*"),
         (lambda: raysl.benchmark(3), "3 is no path or URI; .*"),
         (lambda: raysl.benchmark("x", "knn"), r"benchmarks: 'knn' is a single text; give a list, \['knn'\]"),
         (lambda: raysl.benchmark("x", ["knn"], "knn.k=3"), "overrides: 'knn.k=3' is a single text; .*"),
         (lambda: raysl.extract(None), "None is no path or URI; .*"),
         (lambda: raysl.extract("x", "digits"), "source: 'digits' is not a DataConfig; give settings .*"),
+        (lambda: raysl.extract("x", split=3), "split: 3 is not a str; give 'train' or 'test'"),
+        (lambda: raysl.compare([]), r"checkpoints: the list is empty; give at least one, \['runs/mine'\]"),
+        (lambda: raysl.compare([3]), r"checkpoints: \[3\] is not a list of texts; .*"),
+        (lambda: raysl.compare(Path("runs/a")), r"checkpoints: 'runs/a' is a single text; give a list, .*"),
+        (lambda: raysl.compare([Path("gone")]), "no checkpoint at '.*/gone'; .*"),
+        (lambda: raysl.list_runs(".", where=None), r"where: None is not a list of texts; .*\['method=dino'\]"),
+        (lambda: raysl.list_runs(".", where=[3]), r"where: \[3\] is not a list of texts; .*"),
         (lambda: raysl.convert(None, "out"), "None is no path or URI; .*"),
         (lambda: raysl.convert("in.pth", None), "None is no path or URI; .*"),
         (lambda: raysl.convert("in.pth", "out", overrides="data.image_size=64"), "overrides: .* is a single text; .*"),
@@ -91,6 +107,18 @@ def test_a_path_is_as_good_as_its_text(tmp_path: Path) -> None:
     assert raysl.load_config(tmp_path / "mine.yaml").seed == 5
     with pytest.raises(ConfigError, match=re.escape(f"no checkpoint at '{tmp_path}'")):
         raysl.load_backbone(tmp_path)
+
+
+def test_the_folder_of_a_run_is_answered_by_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/a").mkdir(parents=True)
+    (tmp_path / "runs/a/run.yaml").write_text("base: quickstart\nseed: 5\n")
+    message = "no configuration 'runs/a'; it is the folder of a run; give its settings, 'runs/a/run.yaml'"
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        raysl.load_config("runs/a")
+    with pytest.raises(ConfigError, match=f"{message}$"):
+        raysl.pretrain("runs/a")
+    assert raysl.load_config("runs/a/run.yaml").seed == 5
 
 
 @pytest.mark.parametrize(

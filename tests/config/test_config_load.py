@@ -124,6 +124,22 @@ def test_a_text_is_what_was_typed(tiny: str, text: str) -> None:
     assert load_config(tiny, [f"name={text}", "name=last"]).name == "last"
 
 
+@pytest.mark.parametrize("text", ["trial #2", "#2", "7 #a", 'it\'s "ä" #b'])
+def test_a_hash_in_a_text_that_is_typed_begins_no_comment(tiny: str, text: str) -> None:
+    assert load_config(tiny, [f"name={text}"]).name == text
+    assert apply_overrides(load_config(tiny), [f"name={text}"]).name == text
+    assert load_config(tiny, [f"storage={text}"]).storage == text
+    assert to_dict(load_config(tiny, [f"data.path={text}"]))["data"]["path"] == text
+
+
+def test_a_comment_behind_what_is_no_text_is_refused(tiny: str) -> None:
+    rule = "' #' begins a comment in YAML; leave it out, or put the text in quotes: "
+    assert error_of(tiny, "name='a' #b") == f"name='a' #b: {rule}name='...'"
+    assert error_of(tiny, "method.range=[0.1, 1] # b") == f"method.range=[0.1, 1] # b: {rule}method.range='...'"
+    assert error_of(tiny, "optim.lr=0.1 # b") == "optim.lr: '0.1 # b' is not of type float; write a number"
+    assert load_config(tiny, ["name='a #b'", "method.range=[0.1, 1]"]).name == "a #b"
+
+
 def test_a_number_in_a_file_where_a_text_belongs_is_to_be_quoted(tiny: str, write: Write) -> None:
     message = "name: 7 is not of type text; put what you wrote in quotes"
     assert error_of(write("seven.yaml", f"{Path(tiny).read_text()}name: 007\n")) == message

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import raysl
 from raysl.components import ALIASES
 from raysl.config.build import from_dict
 from raysl.config.config_files import expand
@@ -100,3 +101,10 @@ def test_a_file_that_is_not_utf_8_is_named_with_its_line(tmp_path: Path) -> None
 def test_a_configuration_is_found_below_a_variable(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACE", str(Path(write("mine.yaml", "base: simclr\nseed: 7\n")).parent))
     assert load_config("$PLACE/mine.yaml").seed == 7
+
+
+def test_the_storage_stays_where_it_was_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert raysl.load_config("simclr").storage == str(tmp_path / "runs")
+    assert raysl.load_config("simclr", ["storage=a/../b"]).storage == str(tmp_path / "b")
+    assert raysl.load_config("simclr", ["storage=s3://bucket/runs"]).storage == "s3://bucket/runs"

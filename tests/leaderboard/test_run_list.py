@@ -119,6 +119,12 @@ def test_conditions_choose_runs(where: list[str], names: set[str], tmp_path: Pat
     assert set(states(tmp_path, *where)) == names
 
 
+def test_one_condition_needs_no_list(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", 1.0)
+    make_run(tmp_path / "b", 3.0, method="byol")
+    assert list(list_runs(tmp_path, "method=byol")["name"]) == ["b"]
+
+
 def test_a_key_that_no_run_has_is_refused_with_the_nearest(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "a", 1.0, knn_k20_top1=70.0)
     for words in (

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from raysl.cluster.resources import Resources, worker_shape
@@ -19,6 +20,12 @@ from raysl.train.expected import end_warning
 def _plan(world: int, batch: int = 96, *overrides: str) -> TrainPlan:
     config = load_config("quickstart", [f"train.batch_size={batch}", "train.epochs=4", *overrides])
     return TrainPlan.from_config(config, num_samples=1000, world=world)
+
+
+def test_a_setup_takes_numbers_of_numpy() -> None:
+    setup = Setup.of(load_config("quickstart"), np.int64(1442), np.uint8(10))
+    assert setup == Setup.of(load_config("quickstart"), 1442, 10)
+    assert {type(setup.data.num_samples), type(setup.data.num_classes)} == {int}
 
 
 def test_steps_and_rows() -> None:

@@ -101,7 +101,7 @@ def test_the_metrics_of_a_pause_have_the_step_of_its_checkpoint(
 
 
 def test_no_epoch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="until=0 is not an epoch to train to; give 1 to 4, or nothing"):
+    with pytest.raises(ConfigError, match="until: 0 is not an epoch to train to; give 1 to 4, or nothing"):
         pretrain(config_of(tmp_path), until=0)
     assert not (tmp_path / "one").exists()
 

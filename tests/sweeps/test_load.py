@@ -51,6 +51,7 @@ def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
     assert rest == ["optim.weight_decay=0", "seed=3"]
     (tmp_path / "again.yaml").write_text(dump_sweep(found))
     assert load_sweep(str(tmp_path / "again.yaml"))[0] == found
+    assert load_sweep(str(tmp_path / "again.yaml"), ["name=search #2"])[0].name == "search #2"
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,16 @@ def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path: Path) ->
     assert_same(whole.optimizer.state_dict(), second.optimizer.state_dict())
 
 
+def test_a_state_is_saved_to_and_loaded_from_a_path_or_its_text(tmp_path: Path) -> None:
+    first, second = _state()[0], _state()[0]
+    first.step = 3
+    first.save(str(tmp_path / "checkpoint"), {})
+    second.load(str(tmp_path / "checkpoint"))
+    assert second.step == 3
+    with pytest.raises(ConfigError, match="folder: 3 is not a name, path or URI; give one such as"):
+        second.load(3)  # type: ignore[arg-type]
+
+
 @pytest.mark.thorough
 def test_training_lowers_the_loss() -> None:
     state, plan = _state()

@@ -14,11 +14,12 @@ from PIL import Image
 
 import raysl
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, RunFailed
 from raysl.plan.setup import Setup
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.state import TrainState
 from raysl.transforms import normalize
+from tests.data.samples import png
 from tests.train.problem import IMAGES, SMALL, batches, problem
 
 NUM = 30
@@ -122,6 +123,22 @@ def test_fit_trains_on_views_of_images_as_on_the_lists_of_their_epochs() -> None
         fit(state, state.method, plan, given, reporter=LocalReporter())
         ways.append(state.method.state_dict())
     assert all(torch.equal(ways[0][name], ways[1][name]) for name in ways[0])
+
+
+def test_paths_are_those_of_the_folder_that_they_were_given_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.png").write_bytes(png(number))
+    monkeypatch.chdir(tmp_path)
+    config = settings()
+    made = raysl.views(config, [f"{number}.png" for number in range(8)])
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert config.storage == str(tmp_path / "runs")
+    assert [len(batch) for batch in made] == [8]
+    for number in range(8):
+        (tmp_path / f"{number}.png").unlink()
+    with pytest.raises(RunFailed, match=f"{tmp_path}/[0-7].png: file not found"):
+        list(made)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ def extract(
     of_images, of_cluster, others = sort_overrides(words(overrides, "overrides", "data.path=/b"))
     if source is not None:
         instance(source, DataConfig, "source", "settings of a dataset, as raysl.load_config('quickstart').data")
+    if split is not None:
+        instance(split, str, "split", "'train' or 'test'")
     lines = []
     # other libraries call the test images val or validation
     if split is not None and (split := _SPLITS.get(parse_part_name(name := split) or "")) is None:

@@ -1,6 +1,7 @@
 """Several checkpoints measured alike, and a page that compares them; a run's checkpoints as they are saved."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import sleep
@@ -9,7 +10,7 @@ from typing import Any
 from raysl.benchmarks.suite.evaluate import Report, benchmark, prepare
 from raysl.benchmarks.suite.results import RESULTS_FOLDER
 from raysl.checkpoint.checkpoint_folder import META_FILE, SETTINGS_FILE, checkpoint_names, newest, read_meta
-from raysl.config.arguments import words
+from raysl.config.arguments import texts_or_paths
 from raysl.config.load import load_dumped
 from raysl.errors import ConfigError, log
 from raysl.leaderboard.page.comparison import write_comparison
@@ -39,7 +40,7 @@ class Comparison:
 
 
 def compare(
-    checkpoints: Sequence[str],
+    checkpoints: Sequence[str | os.PathLike[str]],
     benchmarks: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
     out: str | None = None,
@@ -65,18 +66,18 @@ def compare(
             beside the first one's run.
 
     Raises:
-        ConfigError: as `raysl.benchmark`, and if a checkpoint is given twice.
+        ConfigError: as `raysl.benchmark`, and if a checkpoint is given twice, or none.
     """
-    checkpoints = words(checkpoints, "checkpoints", "runs/mine")
-    uris = [newest(checkpoint) for checkpoint in checkpoints]
+    names = texts_or_paths(checkpoints, "checkpoints", "runs/mine")
+    uris = [newest(checkpoint) for checkpoint in names]
     if twice := [uri for uri in uris if uris.count(uri) > 1]:
         raise ConfigError(f"{twice[0]} is given twice; give each checkpoint once")
     options: dict[str, Any] = {"trust_code": trust_code, "suite": suite, "root": root}
-    for checkpoint in checkpoints:
+    for checkpoint in names:
         prepare(checkpoint, benchmarks, overrides, **options, download=download)
     options |= {"again": again, "keep_features": keep_features}
     reports = []
-    for checkpoint in checkpoints:
+    for checkpoint in names:
         log.info("measuring %s", checkpoint)
         reports.append(benchmark(checkpoint, benchmarks, overrides, **options))
     if not out:
