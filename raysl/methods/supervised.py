@@ -61,6 +61,7 @@ class Supervised(Method):
         """One crop, mirrored with probability 1/2. VISSL adds a colour jitter of [0.4, 0.4, 0.4, 0.4]."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        self.check(setup)  # who trains in a notebook has not called it
         super().__init__(setup, backbone)
         num_classes, config = setup.data.num_classes, self.config
         self.classifier = classifier(config.classifier, backbone.feature_dim, num_classes, config.hidden_dim)

@@ -51,7 +51,7 @@ def test_the_best_configurations_load_beside_the_sweep_with_the_settings_of_thei
         assert config.name == f"s-{rank - 1:08x}"
     text, html = path.read_text(), (path.parent / "leaderboard.html").read_text()
     assert f"<pre>raysl pretrain {path.parent}/best_1.yaml</pre>" in html
-    assert text.startswith(f"# Rank 3 of s: knn_k20_top1 88; run trial_00000002, seed 0.\n# raysl pretrain {path}\n")
+    assert text.startswith(f"# Rank 3 of s: knn_k20_top1 88; run trial_00000002, seed 2.\n# raysl pretrain {path}\n")
 
 
 def test_runs_that_have_left_nothing_yet_have_no_configuration(tmp_path: Path) -> None:
