@@ -55,7 +55,7 @@ def whole_number(value: Any, name: str, least: int, what: str, way: str = "") ->
     Args:
         least: the smallest number that is allowed.
         what: noun for the number, such as "a number of images".
-        way: what to give instead; default: a whole number from `least` on.
+        way: advice on what to give instead; default: a whole number from `least` on.
 
     >>> whole_number(3, "k", 1, "a number of neighbours")
     3

@@ -242,7 +242,11 @@ def test_a_rank_gets_its_blocks_while_other_work_holds_all_cpus(monkeypatch: pyt
 
 
 class _Rows(_Wrapped):
-    """The label of an image is its row."""
+    """The label of an image is its row, and no class."""
+
+    def __init__(self, split: Split) -> None:
+        super().__init__(split)
+        self.classes = ()
 
     def read(self, index: Int64s) -> Rows:
         return replace(super().read(index), labels=index.copy())
