@@ -174,9 +174,9 @@ def test_without_a_set_or_with_one_that_does_not_fit_it_is_refused(tmp_path: Pat
 def test_rates_at_which_nothing_is_learned_are_told_by_its_own_settings(tmp_path: Path) -> None:
     context = context_with(tmp_path)
     assert context.train is not None
-    huge = FeatureSet(context.train.features * 1e25, context.train.labels)
-    config = Robustness.Config(imagenet_a="/a", normalize="none", learning_rates=(0.1, 0.2), holdout=0.5)
-    told = r"robustness: .* is 0\.1; set smaller robustness\.learning_rates, or robustness\.normalize=standardize"
+    huge = FeatureSet(context.train.features * 1e17, context.train.labels)
+    config = Robustness.Config(imagenet_a="/a", normalize="none", learning_rates=(1e8, 1e9), holdout=0.5)
+    told = r"robustness: .* is 1e\+08; set smaller robustness\.learning_rates, or robustness\.normalize=standardize"
     with pytest.raises(ConfigError, match=told):
         Robustness(config).measure(replace(context, train=huge))
 
