@@ -16,7 +16,9 @@ def watch_forks() -> None:
 
 def _before() -> None:
     global _is_connected
-    _is_connected = "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+    # it lacks the function while another thread imports it
+    is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)
+    _is_connected = is_initialized is not None and bool(is_initialized())
 
 
 def _after() -> None:

@@ -160,7 +160,6 @@ def _check_metrics(base: RunConfig, sweep: SweepConfig, space: Space) -> None:
         prepare(replace(base, train=replace(base.train, expect={**base.train.expect, **expected})), check_benchmarks)
     except ConfigError as error:
         if str(error).startswith("train.expect: nothing will report"):
-            is_early = f" {sweep.early_metric!r};" in str(error) and sweep.early_metric is not None
-            key = "early_metric" if is_early else "metric"
+            key = "early_metric" if f" {sweep.early_metric!r};" in str(error) else "metric"
             raise MetricMissing(str(error).replace("train.expect", key)) from error
         raise

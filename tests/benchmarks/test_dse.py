@@ -118,7 +118,7 @@ def test_three_of_six_directions_are_half_of_the_dimensionality_and_collapsed_pa
 def test_clusters_without_patches_are_no_neighbours() -> None:
     patches = torch.zeros(8, 12, 5)
     patches[:, :6] = cloud(8, 6, 5) * 1e-3 + 10  # half of the patches are one vector, and start many clusters
-    assert structure_of(patches, **SETTINGS).distance > 0
+    assert structure_of(patches, **SETTINGS).distance > 0.4, "with empty clusters 0.0004"
     centroids, labels = torch.tensor([[0.0], [0.0], [3.0]]), torch.tensor([0, 0, 2])
     assert structures._distance(torch.tensor([[0.0], [0.0], [3.0]]), centroids, labels) == 3.0
     assert structures._distance(torch.zeros(3, 1), centroids, torch.zeros(3, dtype=torch.int64)) == 0.0

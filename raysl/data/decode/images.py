@@ -191,8 +191,8 @@ class _Samples:
             to_read[list(self.known)] = [image.other for image in self.known.values()]
         start = time.perf_counter()
         rows = split.read(to_read)
-        _check_rows(split, rows, len(to_read))
         self.read_s = time.perf_counter() - start
+        _check_rows(split, rows, len(to_read))
         self.split, self.index, self.labels = split, index, rows.labels
         self.sources = (rows, *rows.partners)
         self.allowed = [

@@ -16,6 +16,16 @@ LABELS = "label"
 LARGEST = 10_000_000  # larger numbers are ids, not classes
 
 
+def filled_lists(lists: Sequence[list[int | None] | None], width: int) -> np.ndarray:
+    """Return lists of labels as int64 [N, width], with -1 in place of a missing list or label.
+
+    >>> filled_lists([[1, None], None], 2).tolist()
+    [[1, -1], [-1, -1]]
+    """
+    full = [[-1] * width if row is None else [-1 if label is None else label for label in row] for row in lists]
+    return np.array(full, np.int64).reshape(len(lists), width)
+
+
 def check_numbers(labels: np.ndarray, origin: str) -> None:
     """Refuse labels below -1 or above LARGEST, and of several a label that is not -1, 0 or 1.
 

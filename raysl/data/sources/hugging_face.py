@@ -134,8 +134,7 @@ class _TableSplit(LabelledSplit):
         assert config.dataset is not None
         dataset, table = config.dataset, parts[part]
         # not the table itself: a split is sent to other processes, which open the table on their own
-        version = table._fingerprint if _was_saved(dataset) else None
-        self.table_key = (dataset, config.subset_name, part, config.image_column, version)
+        self.table_key = (dataset, config.subset_name, part, config.image_column, table._fingerprint)
         if not len(table):
             raise ConfigError(f"the split {part!r} of {config.dataset!r} has no rows")
         _check_image(table, config)
@@ -181,7 +180,7 @@ def _versions(dataset: str) -> Iterator[tuple[str, int, int]]:
 
 
 @lru_cache(maxsize=4)
-def _loaded(dataset: str, subset_name: str | None, _versions: tuple[tuple[str, int, int], ...]) -> dict[str, Any]:
+def _loaded(dataset: str, subset_name: str | None, versions: tuple[tuple[str, int, int], ...]) -> dict[str, Any]:
     try:
         import datasets
     except ImportError as error:
@@ -212,11 +211,12 @@ def _was_saved(dataset: str) -> bool:
 
 
 @lru_cache(maxsize=4)
-def _images(dataset: str, subset_name: str | None, part: str, column: str, version: str | None) -> Any:
+def _images(dataset: str, subset_name: str | None, part: str, column: str, fingerprint: str) -> Any:
     """Return the encoded images of a split as an Arrow table of one column.
 
     Args:
-        version: fingerprint of the saved table with the labels; None: it is not compared.
+        fingerprint: that of the table whose labels are in use. Of a table that was not saved it is only part of the
+            key of this cache, since it may differ between machines.
 
     Raises:
         DamagedData: if the table was saved anew since.
@@ -224,7 +224,7 @@ def _images(dataset: str, subset_name: str | None, part: str, column: str, versi
     import datasets
 
     table = _load(dataset, subset_name)[part]
-    if version not in (None, table._fingerprint):
+    if _was_saved(dataset) and table._fingerprint != fingerprint:
         raise DamagedData(f"the dataset {dataset!r} was written anew while it was in use; start again")
     table = table.select_columns([column])
     if isinstance(table.features[column], datasets.Image):

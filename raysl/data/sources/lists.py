@@ -13,7 +13,7 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.config.places import IMAGES
-from raysl.data.sources.class_names import LABELS, check_numbers, class_names, parse_labels
+from raysl.data.sources.class_names import LABELS, check_numbers, class_names, filled_lists, parse_labels
 from raysl.data.sources.listing import composed, is_image_or_array, join_some, parse_frame
 from raysl.data.sources.tables import TABLES, Table, read_lines, read_table
 from raysl.errors import ConfigError
@@ -158,9 +158,7 @@ def _multilabel_matrix(values: Sequence[Any], origin: str) -> np.ndarray:
         raise ConfigError(
             f"{origin} mixes lists of numbers with other labels, or lists of different lengths; give {rule}"
         )
-    width = lengths.pop()
-    full = [[-1] * width if value is None else [-1 if item is None else item for item in value] for value in values]
-    matrix = np.array(full, np.int64)
+    matrix = filled_lists(values, lengths.pop())
     check_numbers(matrix, origin)
     return matrix.astype(np.int8)
 

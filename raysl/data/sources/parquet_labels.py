@@ -15,6 +15,7 @@ from raysl.data.sources.class_names import (
     check_numbers,
     check_range,
     class_names,
+    filled_lists,
     number_labels,
     parse_and_number,
     parse_labels,
@@ -58,9 +59,7 @@ def raw_labels(column: pa.ChunkedArray, path: str, as_names: bool = False) -> np
             f"{path}: lists of {min(lengths)} and of {max(lengths)} labels; give one for each class: 1 present, "
             "0 absent, -1 ignore"
         )
-    num = lengths.pop() if lengths else 0
-    full = [[-1] * num if row is None else [-1 if label is None else label for label in row] for row in rows]
-    labels = np.array(full, np.int64).reshape(len(rows), num)
+    labels = filled_lists(rows, lengths.pop() if lengths else 0)
     check_numbers(labels, path)
     return labels
 

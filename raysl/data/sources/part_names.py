@@ -100,15 +100,19 @@ class PartFiles(NamedTuple, Generic[T]):
     notes: tuple[str, ...]
 
 
-def choose_files(files: Iterable[tuple[str, T]], where: str) -> PartFiles[T]:
-    """Choose shards for training, of the part train, else trainval, else of no part, and shards that are held out."""
+def choose_files(files: Iterable[tuple[str, T]], where: str, is_test_given: bool) -> PartFiles[T]:
+    """Choose shards for training, of the part train, else trainval, else of no part, and shards that are held out.
+
+    Args:
+        is_test_given: whether the settings name the held-out shards, so that none of these are.
+    """
     parts: dict[str | None, list[tuple[str, T]]] = {}
     for path, file in files:
         parts.setdefault(find_part(path), []).append((path, file))
     chosen, held_out = training_part(parts), held_out_part(parts)
     train = parts.get(chosen, [])
     test = [] if held_out is None else parts[held_out]
-    notes = trainval_notes(parts, where)
+    notes = [] if is_test_given else trainval_notes(parts, where)
     if chosen is not None and None in parts:
         notes.append(
             f"{len(parts[None]):,} files in {where!r} are not used because their names neither begin nor end with one "
@@ -136,7 +140,7 @@ def choose_part(
         if is_train:
             raise ConfigError(f"{config.name} needs data.path= or data.train=, {kind}")
         return None
-    parts = choose_files(list_files(config.path), config.path)
+    parts = choose_files(list_files(config.path), config.path, config.test is not None)
     if is_train and not parts.train:
         raise ConfigError(f"{config.path!r} holds only val and test files; give data.train=")
     if is_train:

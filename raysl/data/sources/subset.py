@@ -213,11 +213,12 @@ def _matches(split: Split, wanted: list[str]) -> Iterator[tuple[int, int]]:
         by_base.setdefault(base, []).append(number)
         by_key.setdefault(base.partition(".")[0], []).append(number)
     for row, name in enumerate(split.names_of(np.arange(split.num_samples))):
-        _, is_key, key = composed(name).rpartition(KEY_MARK)  # of a sample in a tar, without an extension
-        folder, _, base = (key if is_key else composed(name)).rpartition("/")
-        bases = dict.fromkeys((base, base.rpartition(".")[0]))
-        for numbers in [by_key.get(base, ())] if is_key else [by_base.get(one, ()) for one in bases]:
-            for number in numbers:
+        _, mark, path = composed(name).rpartition(KEY_MARK)
+        folder, _, base = path.rpartition("/")
+        # the key of a sample in a tar has no extension
+        numbers, bases = (by_key, (base,)) if mark else (by_base, dict.fromkeys((base, base.rpartition(".")[0])))
+        for key in bases:
+            for number in numbers.get(key, ()):
                 if _ends_in(folder, wanted[number].rpartition("/")[0].removeprefix("./")):
                     yield number, row
 

@@ -1,3 +1,4 @@
+import os
 import pickle
 import shutil
 import sys
@@ -239,6 +240,16 @@ def test_a_dataset_that_is_saved_anew_is_read_anew_and_not_under_a_run(tmp_path:
     assert (rows.images, rows.labels.tolist()) == ([png(3), png(2), png(1)], [3, 2, 1])
     with pytest.raises(DamagedData, match=r"the dataset '.*/saved' was written anew while it was in use; start again"):
         all_rows(sent(unread))
+
+
+def test_files_that_are_written_anew_are_read_anew(tmp_path: Path) -> None:
+    for number, shades in enumerate(([1, 2, 3], [3, 2, 1])):
+        file = tmp_path / "files" / "train.parquet"
+        file.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"image": [png(shade) for shade in shades], "label": shades}), file)
+        os.utime(file, (number + 1, number + 1))
+        rows = all_rows(source_of(tmp_path / "files").required("train"))
+        assert (rows.images, rows.labels.tolist()) == ([png(shade) for shade in shades], shades)
 
 
 @pytest.mark.parametrize(

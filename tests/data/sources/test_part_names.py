@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -114,6 +115,9 @@ def test_trainval_contains_val_so_that_test_is_held_out(tmp_path: Path, kind: st
     assert note.startswith("val in '")
     assert note.endswith("' is not held out, as trainval contains it by its name; data.test= holds it out")
     assert opened("trainval", "val").optional("test") is None
+    given = type(source)(replace(source.config, test=str(Path(source.config.path) / "val")))
+    assert shades(given.required("test")) == [1]
+    assert not any("not held out" in note for note in given.required("train").notes), "what is given needs no note"
     source = opened("trainval", "train", "val")
     assert (shades(source.required("train")), shades(source.required("test"))) == ([1], [2])
     note = source.required("train").notes[-1]
